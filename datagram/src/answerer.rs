@@ -23,6 +23,8 @@ pub struct Limits {
     pub pending_bytes: usize,
     /// Bytes of answers of a connection that are not acknowledged: with more, no request is taken.
     pub answer_bytes: usize,
+    /// Bytes that the seal adds to a packet.
+    pub seal_bytes: u16,
     /// A connection that is silent for so long is forgotten when another needs its place, in microseconds.
     pub idle_us: u64,
 }
@@ -159,7 +161,7 @@ impl Answerer {
                 if self.peers.len() >= self.limits.connections && !self.forget_idle(now, asked) {
                     return;
                 }
-                self.peers.insert(incarnation, Peer::new(from, now));
+                self.peers.insert(incarnation, Peer::new(from, now, self.limits.seal_bytes));
                 asked.push(Asked::Opened(incarnation));
             }
         }
@@ -182,9 +184,9 @@ impl Answerer {
 }
 
 impl Peer {
-    fn new(address: SocketAddr, now: Now) -> Peer {
+    fn new(address: SocketAddr, now: Now, seal_bytes: u16) -> Peer {
         let slots = (0..WINDOW).map(|_| None).collect();
-        Peer { address, path: Path::new(), oldest: 1, slots, pending: 0, kept: 0, heard: now }
+        Peer { address, path: Path::new(seal_bytes), oldest: 1, slots, pending: 0, kept: 0, heard: now }
     }
 
     fn serving(&self, exchange: u64) -> Option<&Serving> {

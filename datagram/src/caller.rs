@@ -57,12 +57,18 @@ pub enum News {
 }
 
 impl Caller {
-    /// Begins a connection. The seed is random: it names the connection.
-    pub fn new(now: Now, seed: u64, out: &mut Packets<()>) -> Caller {
-        let incarnation = Random::new(seed).next_u64().max(1);
+    /// The name of the connection that a seed gives.
+    pub fn name(seed: u64) -> u64 {
+        Random::new(seed).next_u64().max(1)
+    }
+
+    /// Begins a connection. The seed is random: it names the connection. The seal adds so many bytes to a
+    /// packet.
+    pub fn new(now: Now, seed: u64, seal_bytes: u16, out: &mut Packets<()>) -> Caller {
+        let incarnation = Caller::name(seed);
         let phase = Phase::Opening { cookie: 0, attempts: 0, due: now };
         let slots = (0..WINDOW).map(|_| None).collect();
-        let path = Path::new();
+        let path = Path::new(seal_bytes);
         let mut caller =
             Caller { incarnation, phase, path, slots, oldest: 1, next: 1, heard: now, due: None };
         caller.open(now, out);

@@ -17,6 +17,7 @@
 //! | `caller`, `answerer` | the two ends |
 //! | `message`, `ranges` | messages in pieces |
 //! | [`path`] | the round trip, the window, the size of packets |
+//! | [`seal`] | packets that nobody else reads or makes |
 #![forbid(unsafe_code)]
 
 mod answerer;
@@ -25,6 +26,7 @@ mod message;
 pub mod packet;
 pub mod path;
 mod ranges;
+pub mod seal;
 #[cfg(test)]
 mod tests;
 

@@ -27,6 +27,8 @@ pub(crate) struct Path {
     shrunk: Now,
     /// The window has been too large once: from then on it grows slowly.
     is_careful: bool,
+    /// Bytes that the seal adds to a packet.
+    seal_bytes: u16,
     /// The size of packets, and how many sizes pass or may.
     size: usize,
     sizes: usize,
@@ -37,7 +39,8 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    pub(crate) fn new() -> Path {
+    /// The way to a peer to which nothing was sent yet. The seal adds so many bytes to a packet.
+    pub(crate) fn new(seal_bytes: u16) -> Path {
         Path {
             round_us: 0,
             deviation_us: 0,
@@ -46,6 +49,7 @@ impl Path {
             flew: Now(0),
             shrunk: Now(0),
             is_careful: false,
+            seal_bytes,
             size: 0,
             sizes: SIZES.len(),
             tries: (0, Now(0)),
@@ -84,7 +88,7 @@ impl Path {
 
     /// Bytes of a message in a packet.
     pub(crate) fn piece_bytes(&self) -> u32 {
-        u32::from(SIZES[self.size]) - PIECE_AT as u32
+        u32::from(SIZES[self.size] - self.seal_bytes) - PIECE_AT as u32
     }
 
     /// Says whether so many bytes more may be under way.
@@ -137,7 +141,7 @@ impl Path {
         }
     }
 
-    /// The size to try now, beside a large message.
+    /// The size to try now, beside a large message: bytes without a seal.
     pub(crate) fn try_size(&mut self, now: Now) -> Option<u16> {
         let (tries, last) = self.tries;
         let next = self.size + 1;
@@ -149,12 +153,13 @@ impl Path {
             return None;
         }
         self.tries = (tries + 1, now);
-        Some(SIZES[next])
+        Some(SIZES[next] - self.seal_bytes)
     }
 
-    /// A packet of this size has passed.
+    /// A packet of this size, without its seal, has passed.
     pub(crate) fn passed(&mut self, size: u16) {
-        if SIZES.get(self.size + 1) == Some(&size) {
+        let next = SIZES.get(self.size + 1).map(|next| next - self.seal_bytes);
+        if next == Some(size) {
             self.size += 1;
             self.tries = (0, Now(0));
             if self.size >= self.sizes {
@@ -180,14 +185,14 @@ mod tests {
 
     #[test]
     fn silence_at_smallest_size_caps_nothing() {
-        let mut path = Path::new();
+        let mut path = Path::new(0);
         path.shrink_packets();
         assert_eq!(path.try_size(Now(1)), Some(SIZES[1]));
     }
 
     #[test]
     fn window_shrinks_by_share_of_losses() {
-        let (mut path, mut now) = (Path::new(), Now(0));
+        let (mut path, mut now) = (Path::new(0), Now(0));
         path.came(CREDIT_BYTES);
         // A window a round, so much of which is lost.
         let mut rounds = |path: &mut Path, permille: u32| {
@@ -206,7 +211,7 @@ mod tests {
 
     #[test]
     fn size_that_passes_late_is_taken() {
-        let mut path = Path::new();
+        let mut path = Path::new(0);
         while path.sizes > 1 {
             path.try_size(Now(u64::from(path.tries.0) * PATIENCE_MAX_US));
         }

@@ -21,12 +21,13 @@ pub fn run(data: &[u8]) {
         request_bytes: 1 << 16,
         pending_bytes: 1 << 16,
         answer_bytes: 1 << 16,
+        seal_bytes: 0,
         idle_us: 0,
     };
     let mut server = Answerer::new(limits, Box::new(|_, incarnation| incarnation ^ 7));
     let (mut to_server, mut to_caller) = (Packets::default(), Packets::default());
     let (mut news, mut asked) = (Vec::new(), Vec::new());
-    let mut caller = Caller::new(Now(1), 1, &mut to_server);
+    let mut caller = Caller::new(Now(1), 1, 0, &mut to_server);
     let incarnation = caller.incarnation();
     caller.call(Now(1), Arc::new(vec![3; 5_000]), &mut to_server);
     // A quarter of the packets is lost.

@@ -1,8 +1,9 @@
 //! Sockets of calls over datagrams, and the bytes of a call there.
 //!
 //! A request is the microseconds left to its caller (4 bytes, 0 is no limit) and the body of a Request; its
-//! answer is the body of a Response, or one byte if the request is to come as a message. Everybody on its way
-//! can read a datagram and write another one: until they are sealed, no secret and no right goes this way.
+//! answer is the body of a Response, or one byte if the request is to come as a message. Beside a session that
+//! TLS seals, each packet is sealed by keys of that session; beside a plain one, everybody on its way can read
+//! a datagram and write another one.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -37,16 +38,6 @@ pub(crate) fn prepare(socket: UdpSocket) -> DatagramSocket {
     DatagramSocket::new(socket)
 }
 
-/// Seals packets of one size before they are sent; as yet with nothing.
-fn seal(packets: &[u8]) -> &[u8] {
-    packets
-}
-
-/// Opens what has come; none if it was sealed by another sender.
-fn open(datagram: &[u8]) -> Option<&[u8]> {
-    Some(datagram)
-}
-
 /// Sends packets to addresses that a function gives, several in a system call; without one, to the peer of a
 /// connected socket. What the kernel does not take counts as lost.
 pub(crate) fn send<A: PartialEq>(
@@ -56,7 +47,7 @@ pub(crate) fn send<A: PartialEq>(
 ) {
     for (at, run, size) in packets.runs(|size| socket.at_once(size)) {
         // A loop that waited for room would serve nobody meanwhile.
-        _ = socket.send(seal(run), size, to(at));
+        _ = socket.send(run, size, to(at));
     }
     packets.clear();
 }
@@ -65,9 +56,9 @@ pub(crate) fn send<A: PartialEq>(
 pub(crate) struct Came<'b>(Datagrams<'b>);
 
 impl<'b> Came<'b> {
-    /// The packets, without those that came to nothing.
+    /// The packets, as they came.
     pub(crate) fn packets(&self) -> impl Iterator<Item = &'b [u8]> + use<'b> {
-        self.0.iter().filter_map(open)
+        self.0.iter()
     }
 
     pub(crate) fn from(&self) -> Option<SocketAddr> {

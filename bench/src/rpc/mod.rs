@@ -142,7 +142,7 @@ fn spin(waits: &str) -> Option<Duration> {
 fn serve(dir: &Path, spin: Option<Duration>, is_sealed: bool) -> Result<(), String> {
     let builder = Server::builder(dir.join("data"));
     let builder = match is_sealed {
-        true => builder.listen("127.0.0.1:0").tls(sealed::open(dir, sealed::SERVER)?),
+        true => builder.listen("udp:127.0.0.1:0").tls(sealed::open(dir, sealed::SERVER)?),
         false => builder.listen("udp:127.0.0.1:0"),
     };
     let builder = builder
@@ -175,6 +175,7 @@ impl Place {
             Transport::Unix => "unix",
             Transport::Udp => "udp",
             Transport::Tls => "tls",
+            Transport::SealedUdp => "udp.sealed",
             _ => "tcp",
         };
         let waits = match self.waits {
@@ -191,7 +192,7 @@ impl Place {
             (Transport::SharedMemory, Waits::Spinning) => Means::Words,
             (Transport::SharedMemory, Waits::Sleeping) => Means::Bells,
             (Transport::Unix, waits) => Means::Unix(waits),
-            (Transport::Udp, waits) => Means::Udp(waits),
+            (Transport::Udp | Transport::SealedUdp, waits) => Means::Udp(waits),
             (_, waits) => Means::Tcp(waits),
         }
     }
@@ -208,9 +209,14 @@ impl Place {
         }
     }
 
+    /// Says whether the server asks for TLS.
+    fn is_sealed(self) -> bool {
+        matches!(self.road, Transport::Tls | Transport::SealedUdp)
+    }
+
     /// The role of the server.
     fn role(self) -> String {
-        let seal = if self.road == Transport::Tls { "tls " } else { "" };
+        let seal = if self.is_sealed() { "tls " } else { "" };
         format!("{seal}{}", self.spin())
     }
 }
@@ -247,16 +253,15 @@ impl Ends {
 
     fn client_with(&self, place: Place, config: ClientConfig) -> Result<Client, String> {
         let address = match place.road {
-            Transport::Udp | Transport::Tls => self.server.address()?,
+            Transport::Udp | Transport::SealedUdp => self.server.address()?,
             // The same port.
-            Transport::Tcp => match self.server.address()? {
+            Transport::Tcp | Transport::Tls => match self.server.address()? {
                 Address::Udp(at) => Address::Tcp(at),
                 other => other,
             },
             _ => Address::Unix(self.dir.join("sock")),
         };
-        let is_sealed = place.road == Transport::Tls;
-        let tls = is_sealed.then(|| sealed::open(&self.dir, sealed::CLIENT)).transpose()?;
+        let tls = place.is_sealed().then(|| sealed::open(&self.dir, sealed::CLIENT)).transpose()?;
         let config = ClientConfig { tls, ..config };
         let client = Client::connect_with(&address, config).map_err(failed)?;
         match client.transport() {
@@ -292,6 +297,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
     if is_wanted(loss::LOSS) {
         rows.extend(loss::rows(options, &scratch)?);
     }
+    if is_wanted(sealed::SEALED) {
+        rows.extend(sealed::rows(options, &scratch)?);
+    }
     if is_wanted(hostile::HOSTILE) {
         rows.push(hostile::row(options, &scratch)?);
     }
@@ -300,7 +308,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
 /// The names that `--only` takes: of the places, and of the rows that have none.
 pub fn names() -> Vec<String> {
-    let of_no_place = [INSTRUCTIONS, loss::LOSS, hostile::HOSTILE].map(str::to_owned);
+    let of_no_place = [INSTRUCTIONS, loss::LOSS, sealed::SEALED, hostile::HOSTILE].map(str::to_owned);
     places(&[]).into_iter().map(Place::name).chain(of_no_place).collect()
 }
 

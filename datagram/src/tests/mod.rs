@@ -70,12 +70,18 @@ fn request_waits_while_too_much_is_unacknowledged() {
 
     use crate::{Answerer, Asked, Caller, Limits, News, Packets};
 
-    let limits =
-        Limits { connections: 1, request_bytes: 9, pending_bytes: 9, answer_bytes: 1_000, idle_us: 9 };
+    let limits = Limits {
+        connections: 1,
+        request_bytes: 9,
+        pending_bytes: 9,
+        answer_bytes: 1_000,
+        seal_bytes: 0,
+        idle_us: 9,
+    };
     let (mut server, at) = (Answerer::new(limits, Box::new(|_, _| 7)), ([127, 0, 0, 1], 1).into());
     let (mut there, mut back, mut asked, mut news) =
         (Packets::default(), Packets::default(), Vec::new(), Vec::new());
-    let mut caller = Caller::new(Now(1), 1, &mut there);
+    let mut caller = Caller::new(Now(1), 1, 0, &mut there);
     let (mut numbers, mut executed) = (Vec::new(), 0);
     for round in 0..20 {
         if round % 4 == 3 {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tercel_machine::random::Random;
 use tercel_machine::time::Now;
 
-use crate::packet::{Body, Head, Report, encode};
+use crate::packet::{Body, Head, Report, connection, encode};
+use crate::seal::{CALL_SEAL_BYTES, KEY_BYTES, Seal};
 use crate::{Answerer, Asked, Caller, Limits, News, Packets};
 
 /// The events of a world.
@@ -30,6 +31,8 @@ pub struct Plan {
     pub give_up_permille: u64,
     pub restarts: bool,
     pub strangers: bool,
+    /// Packets are sealed.
+    pub seals: bool,
     pub until_us: u64,
 }
 
@@ -54,6 +57,7 @@ impl Plan {
             give_up_permille: *random.pick(&[0, 50]),
             restarts: random.below(3) == 0,
             strangers: random.below(2) == 0,
+            seals: random.below(2) == 0,
             until_us: 400_000,
         }
     }
@@ -75,6 +79,7 @@ impl Plan {
             give_up_permille: 0,
             restarts: false,
             strangers: false,
+            seals: false,
             until_us: u64::MAX / 4,
         }
     }
@@ -122,7 +127,7 @@ impl Seen {
     }
 }
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     ToServer(SocketAddr, Vec<u8>),
     ToCaller(SocketAddr, Vec<u8>),
@@ -149,6 +154,10 @@ pub struct World {
     events: u64,
     hosts: Vec<Host>,
     server: Answerer,
+    /// The seals of a connection at its caller and at the server, by the connection.
+    seals: BTreeMap<u64, [Seal; 2]>,
+    /// Packets that a stranger has seen.
+    seen_by_stranger: Vec<Event>,
     /// Counts the servers: one that ends forgets everything.
     life: u64,
     size: usize,
@@ -161,12 +170,13 @@ pub struct World {
 
 const CONNECTIONS: usize = 64;
 
-fn server(life: u64) -> Answerer {
+fn server(life: u64, seal_bytes: u16) -> Answerer {
     let limits = Limits {
         connections: CONNECTIONS,
         request_bytes: 8 << 20,
         pending_bytes: 16 << 20,
         answer_bytes: 2 << 20,
+        seal_bytes,
         idle_us: 1_000_000,
     };
     Answerer::new(
@@ -175,6 +185,11 @@ fn server(life: u64) -> Answerer {
             Random::new(incarnation ^ u64::from(address.port()) ^ life << 48).next_u64()
         }),
     )
+}
+
+/// Bytes that the seal adds in a world.
+fn seal_bytes(plan: &Plan) -> u16 {
+    if plan.seals { CALL_SEAL_BYTES as u16 } else { 0 }
 }
 
 fn address(i: usize) -> SocketAddr {
@@ -189,7 +204,9 @@ impl World {
             queue: BinaryHeap::new(),
             events: 0,
             hosts: Vec::new(),
-            server: server(0),
+            server: server(0, seal_bytes(&plan)),
+            seals: BTreeMap::new(),
+            seen_by_stranger: Vec::new(),
             life: 0,
             size: plan.sizes[0],
             made: 0,
@@ -200,7 +217,7 @@ impl World {
         };
         for i in 0..world.plan.callers {
             let mut out = Packets::default();
-            let caller = Caller::new(world.now, world.random.next_u64(), &mut out);
+            let caller = world.caller(&mut out);
             let left = world.plan.calls;
             let host = Host { address: address(i), caller, open: BTreeMap::new(), left, waking: Now(0) };
             world.hosts.push(host);
@@ -210,6 +227,38 @@ impl World {
         }
         world.push(1_000, Event::Fault);
         world
+    }
+
+    /// A new connection, whose ends share a secret if packets are sealed.
+    fn caller(&mut self, out: &mut Packets<()>) -> Caller {
+        let caller = Caller::new(self.now, self.random.next_u64(), seal_bytes(&self.plan), out);
+        if self.plan.seals {
+            let of = caller.incarnation();
+            let secret: [u8; 2 * KEY_BYTES] = std::array::from_fn(|at| (of >> (at % 8)) as u8 ^ at as u8);
+            self.seals.insert(of, [Seal::of_caller(of, &secret), Seal::of_answerer(of, &secret)]);
+        }
+        caller
+    }
+
+    /// Opens what has come to one end, the caller's or the server's.
+    fn opened(&mut self, end: usize, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        if !self.plan.seals {
+            return Some(bytes);
+        }
+        let seals = self.seals.get_mut(&connection(&bytes)?)?;
+        seals[end].open(&bytes, &mut Vec::new()).map(<[u8]>::to_vec)
+    }
+
+    /// The bytes of a packet on the way from one end.
+    fn sealed(&mut self, end: usize, bytes: &[u8]) -> Vec<u8> {
+        if !self.plan.seals {
+            return bytes.to_vec();
+        }
+        let mut sealed = Vec::new();
+        if let Some(seals) = connection(bytes).and_then(|of| self.seals.get_mut(&of)) {
+            seals[end].seal(bytes, &mut sealed);
+        }
+        sealed
     }
 
     fn push(&mut self, after_us: u64, event: Event) {
@@ -250,6 +299,7 @@ impl World {
     fn event(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::ToServer(from, bytes) => {
+                let Some(bytes) = self.opened(1, bytes) else { return Ok(()) };
                 let (mut out, mut asked) = (Packets::default(), Vec::new());
                 self.server.packet(self.now, from, &bytes, &mut out, &mut asked);
                 self.send_to_callers(&out);
@@ -266,6 +316,7 @@ impl World {
             }
             Event::Executed(..) => {}
             Event::ToCaller(to, bytes) => {
+                let Some(bytes) = self.opened(0, bytes) else { return Ok(()) };
                 let Some(i) = self.hosts.iter().position(|host| host.address == to) else { return Ok(()) };
                 self.with(i, |caller, now, out, news| caller.packet(now, &bytes, out, news))?;
             }
@@ -315,7 +366,7 @@ impl World {
                     // What was open may have been executed or not; it is not made again here.
                     self.hosts[i].open.clear();
                     let mut out = Packets::default();
-                    self.hosts[i].caller = Caller::new(self.now, self.random.next_u64(), &mut out);
+                    self.hosts[i].caller = self.caller(&mut out);
                     self.send_to_server(i, &out);
                     self.push(1, Event::Work(i));
                 }
@@ -381,7 +432,7 @@ impl World {
         self.size = *self.random.pick(&self.plan.sizes);
         if self.plan.restarts && self.random.below(20) == 0 {
             self.life += 1;
-            self.server = server(self.life);
+            self.server = server(self.life, seal_bytes(&self.plan));
         }
         if self.plan.strangers {
             self.strangers();
@@ -408,6 +459,9 @@ impl World {
             encode(&head, &body, &mut bytes);
             self.push(1, Event::ToServer(from, bytes));
         }
+        if self.plan.seals {
+            return self.replay();
+        }
         let i = self.random.index(self.hosts.len());
         let Some(number) = self.hosts[i].open.keys().next().copied() else { return };
         let head = Head {
@@ -422,16 +476,35 @@ impl World {
         self.push(1, Event::ToCaller(self.hosts[i].address, bytes));
     }
 
+    /// A stranger sends packets again that it has seen, and such with a number far ahead.
+    fn replay(&mut self) {
+        let seen = std::mem::take(&mut self.seen_by_stranger);
+        for mut event in seen {
+            let (Event::ToServer(_, bytes) | Event::ToCaller(_, bytes)) = &mut event else { continue };
+            match self.random.below(3) {
+                0 => {}
+                1 => bytes[8..16].copy_from_slice(&self.random.below(100_000).to_le_bytes()),
+                _ => {
+                    let at = self.random.index(bytes.len());
+                    bytes[at] ^= 1 << self.random.below(8);
+                }
+            }
+            self.push(1, event);
+        }
+    }
+
     fn send_to_server(&mut self, i: usize, out: &Packets<()>) {
         let from = self.hosts[i].address;
         for (_, bytes) in out.iter() {
-            self.travel(bytes, |bytes| Event::ToServer(from, bytes));
+            let bytes = self.sealed(0, bytes);
+            self.travel(&bytes, |bytes| Event::ToServer(from, bytes));
         }
     }
 
     fn send_to_callers(&mut self, out: &Packets<SocketAddr>) {
         for (to, bytes) in out.iter() {
-            self.travel(bytes, |bytes| Event::ToCaller(*to, bytes));
+            let bytes = self.sealed(1, bytes);
+            self.travel(&bytes, |bytes| Event::ToCaller(*to, bytes));
         }
     }
 
@@ -455,7 +528,11 @@ impl World {
             // Copies may come very late.
             let late = if times > 1 && self.random.below(2) == 0 { 20 * self.plan.delay_us } else { 0 };
             let us = 5 + self.random.below(self.plan.delay_us + late);
-            self.push(us, event(bytes.to_vec()));
+            let event = event(bytes.to_vec());
+            if self.plan.strangers && self.plan.seals && self.seen_by_stranger.len() < SEEN_MAX {
+                self.seen_by_stranger.push(event.clone());
+            }
+            self.push(us, event);
         }
     }
 }
@@ -489,4 +566,6 @@ fn answer_to(request: &[u8], plan: &Plan) -> Vec<u8> {
 
 /// Time for all calls to end once nothing fails any more.
 const CONVERGE_US: u64 = 60_000_000;
+/// Packets that a stranger keeps.
+const SEEN_MAX: usize = 100;
 const PACKETS_OF_PROBES: u64 = 1_000;

@@ -365,5 +365,7 @@ OF_DATAGRAMS {
     AskWithoutPause,
     AnswerForgotten,
     StrangerRemembered,
+    /// A packet's number counts before the packet is opened.
+    WindowMovedUnopened,
 }
 }

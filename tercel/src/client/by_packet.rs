@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::net::RecvFlags;
+use tercel_datagram::seal::{CALL_SEAL_BYTES, Seal};
 use tercel_datagram::{Caller, News, Packets};
 use tercel_engine::time::Now;
 use tercel_events::DatagramSocket;
@@ -18,8 +19,12 @@ use crate::datagrams::{self, DATAGRAM_BYTES};
 /// A connection of datagrams, beside one of TCP.
 pub(super) struct ByPacket {
     caller: Caller,
+    /// The seal of its packets, and room for what is opened.
+    seal: Option<(Box<Seal>, Vec<u8>)>,
     begun: Instant,
     out: Packets<()>,
+    /// Packets as they are sent, where those are sealed.
+    sealed: Packets<()>,
     news: Vec<News>,
     buffer: Box<[u8]>,
     is_open: bool,
@@ -27,15 +32,25 @@ pub(super) struct ByPacket {
 }
 
 impl ByPacket {
-    /// Begins one, whose name is drawn from a random seed.
-    pub(super) fn new(socket: &DatagramSocket, seed: u64) -> ByPacket {
-        let mut out = Packets::default();
-        let caller = Caller::new(Now(0), seed, &mut out);
-        let (begun, buffer) = (Instant::now(), vec![0; DATAGRAM_BYTES].into());
-        let mut new =
-            ByPacket { caller, begun, out, news: Vec::new(), buffer, is_open: false, is_lost: false };
+    /// Begins one, whose name is drawn from a random seed. A function gives the seal by that name.
+    ///
+    /// # Errors
+    /// If the function gives one.
+    pub(super) fn new(
+        socket: &DatagramSocket,
+        seed: u64,
+        seal: impl FnOnce(u64) -> io::Result<Option<Seal>>,
+    ) -> io::Result<ByPacket> {
+        let name = Caller::name(seed);
+        let seal = seal(name)?.map(|seal| (Box::new(seal), Vec::new()));
+        let seal_bytes = if seal.is_some() { CALL_SEAL_BYTES as u16 } else { 0 };
+        let (mut out, sealed) = (Packets::default(), Packets::default());
+        let caller = Caller::new(Now(0), seed, seal_bytes, &mut out);
+        let (begun, buffer, news) = (Instant::now(), vec![0; DATAGRAM_BYTES].into(), Vec::new());
+        let (is_open, is_lost) = (false, false);
+        let mut new = ByPacket { caller, seal, begun, out, sealed, news, buffer, is_open, is_lost };
         new.flush(socket);
-        new
+        Ok(new)
     }
 
     /// The name of the connection.
@@ -114,7 +129,13 @@ impl ByPacket {
         };
         let now = Now(self.begun.elapsed().as_micros() as u64);
         let before = self.news.len();
-        came.packets().for_each(|packet| self.caller.packet(now, packet, &mut self.out, &mut self.news));
+        for packet in came.packets() {
+            let packet = match &mut self.seal {
+                None => Some(packet),
+                Some((seal, room)) => seal.open(packet, room),
+            };
+            packet.iter().for_each(|it| self.caller.packet(now, it, &mut self.out, &mut self.news));
+        }
         self.look(before);
         self.flush(socket);
         Ok(true)
@@ -140,6 +161,13 @@ impl ByPacket {
     }
 
     fn flush(&mut self, socket: &DatagramSocket) {
-        datagrams::send(socket, &mut self.out, |()| None);
+        let Some((seal, _)) = &mut self.seal else {
+            return datagrams::send(socket, &mut self.out, |()| None);
+        };
+        for (_, packet) in self.out.iter() {
+            self.sealed.packet((), |bytes| seal.seal(packet, bytes));
+        }
+        self.out.clear();
+        datagrams::send(socket, &mut self.sealed, |()| None);
     }
 }

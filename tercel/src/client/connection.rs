@@ -15,6 +15,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, getpeername, sendmsg, shutdown,
 };
+use tercel_datagram::seal::Seal;
 use tercel_events::shm::{Corrupt, Receiver, Sender, Spin, Waited as Waiting, Waker, pass};
 use tercel_events::{DatagramSocket, Handle};
 use tercel_lock::unpoison;
@@ -49,7 +50,7 @@ pub(crate) struct Way {
 
 /// A connection.
 pub(crate) enum ServerConnection {
-    /// A socket, what ends a wait on it, how long a thread looks before it sleeps, and its companion.
+    /// A socket, what ends a wait on it, how long a thread looks before it sleeps, and its companions.
     Socket(OwnedFd, OwnedFd, Duration, Beside),
     /// Memory that the server's process has mapped, too.
     Shared(Box<SharedMemory>),
@@ -57,13 +58,13 @@ pub(crate) enum ServerConnection {
     Memory(u64, Arc<Pipe>, Handle<Post>),
 }
 
-/// The companion of a socket.
-pub(crate) enum Beside {
-    Nothing,
-    /// A socket for datagrams to the same server.
-    Datagrams(Box<DatagramSocket>),
+/// The companions of a socket.
+#[derive(Default)]
+pub(crate) struct Beside {
     /// The seal of the bytes in the socket.
-    Seal(Box<SealedEnd>),
+    pub seal: Option<Box<SealedEnd>>,
+    /// A socket for datagrams to the same server.
+    pub datagrams: Option<Box<DatagramSocket>>,
 }
 
 /// A channel, and the socket that ends with it. At a time one thread sends a stream and one receives; a call
@@ -140,11 +141,11 @@ impl Remote {
                 set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
                 set_socket_timeout(&socket, Timeout::Recv, Some(READ_MAX))?;
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                let beside = match (seal, address) {
-                    (Some(seal), _) => Beside::Seal(Box::new(SealedEnd::new(seal))),
-                    (None, Address::Udp(_)) => Beside::Datagrams(Box::new(connect_beside(&socket)?)),
-                    (None, _) => Beside::Nothing,
+                let datagrams = match address {
+                    Address::Udp(_) => Some(Box::new(connect_beside(&socket)?)),
+                    _ => None,
                 };
+                let beside = Beside { seal: seal.map(|seal| Box::new(SealedEnd::new(seal))), datagrams };
                 Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default(), beside))
             }
             Remote::Memory(handle) => {
@@ -187,6 +188,8 @@ pub enum Transport {
     Tls,
     /// A TCP connection, and datagrams of UDP beside it for calls.
     Udp,
+    /// The same, with TCP sealed by TLS, and each datagram by keys of that session.
+    SealedUdp,
     /// A Unix socket.
     Unix,
     /// Memory that the processes of client and server both have mapped.
@@ -201,6 +204,7 @@ impl fmt::Display for Transport {
             Transport::Tcp => "TCP",
             Transport::Tls => "TCP, sealed by TLS",
             Transport::Udp => "TCP, with calls over UDP",
+            Transport::SealedUdp => "TCP, sealed by TLS, with sealed calls over UDP",
             Transport::Unix => "a Unix socket",
             Transport::SharedMemory => "shared memory",
             Transport::Process => "the same process",
@@ -217,10 +221,22 @@ impl ServerConnection {
             ServerConnection::Socket(socket, ..) if socket_domain(socket) == Ok(AddressFamily::UNIX) => {
                 Transport::Unix
             }
-            ServerConnection::Socket(.., Beside::Datagrams(_)) => Transport::Udp,
-            ServerConnection::Socket(.., Beside::Seal(_)) => Transport::Tls,
-            ServerConnection::Socket(..) => Transport::Tcp,
+            ServerConnection::Socket(.., beside) => match (&beside.seal, &beside.datagrams) {
+                (None, None) => Transport::Tcp,
+                (None, Some(_)) => Transport::Udp,
+                (Some(_), None) => Transport::Tls,
+                (Some(_), Some(_)) => Transport::SealedUdp,
+            },
         }
+    }
+
+    /// The seal of datagrams that the client calls so; none if this connection is not sealed.
+    ///
+    /// # Errors
+    /// If it is sealed, and gives no keys.
+    pub(super) fn seal_of_datagrams(&self, connection: u64) -> io::Result<Option<Seal>> {
+        let ServerConnection::Socket(.., Beside { seal: Some(seal), .. }) = self else { return Ok(None) };
+        Ok(Some(Seal::of_caller(connection, &seal.secret(connection)?)))
     }
 
     /// Says whether the bytes of this connection leave no host.
@@ -256,7 +272,7 @@ impl ServerConnection {
                 }
                 Ok(())
             }
-            ServerConnection::Socket(_, _, _, Beside::Seal(_)) => {
+            ServerConnection::Socket(_, _, _, Beside { seal: Some(_), .. }) => {
                 let begun = Instant::now();
                 while !bytes.is_empty() {
                     bytes = &bytes[self.offer(bytes)?..];
@@ -291,7 +307,9 @@ impl ServerConnection {
         match self {
             ServerConnection::Memory(..) => self.send(bytes).map(|()| bytes.len()),
             ServerConnection::Shared(shared) => shared.offer(bytes),
-            ServerConnection::Socket(socket, .., Beside::Seal(seal)) => seal.offer(socket, bytes),
+            ServerConnection::Socket(socket, .., Beside { seal: Some(seal), .. }) => {
+                seal.offer(socket, bytes)
+            }
             ServerConnection::Socket(socket, ..) => {
                 match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                     Ok(0) => Err(io::ErrorKind::WriteZero.into()),
@@ -305,7 +323,7 @@ impl ServerConnection {
 
     /// The same of two parts, of a plain socket in one system call.
     pub(crate) fn offer_two(&self, parts: [&[u8]; 2]) -> io::Result<usize> {
-        let ServerConnection::Socket(socket, .., Beside::Nothing | Beside::Datagrams(_)) = self else {
+        let ServerConnection::Socket(socket, .., Beside { seal: None, .. }) = self else {
             return self.offer(parts[0]);
         };
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -366,7 +384,9 @@ impl ServerConnection {
     /// The same; of a socket, a wait of [`READ_MAX`] that a signal ends fails with `Interrupted`.
     pub(crate) fn wait_and_receive_once(&self, timeout: Duration, buffer: &mut Vec<u8>) -> io::Result<bool> {
         match self {
-            ServerConnection::Socket(socket, _, spin, Beside::Seal(seal)) if timeout >= READ_MAX => {
+            ServerConnection::Socket(socket, _, spin, Beside { seal: Some(seal), .. })
+                if timeout >= READ_MAX =>
+            {
                 let end = (!spin.is_zero()).then(|| Instant::now() + timeout.min(*spin));
                 while end.is_some_and(|end| Instant::now() < end) {
                     if seal.take(socket, RecvFlags::DONTWAIT, buffer)? {
@@ -397,7 +417,7 @@ impl ServerConnection {
     /// socket, at least one and about so many at most. None came if that says so.
     pub(crate) fn receive_more(&self, buffer: &mut Vec<u8>, bytes: usize) -> io::Result<bool> {
         // Sealed bytes cannot be received to where they are read.
-        let ServerConnection::Socket(socket, .., Beside::Nothing | Beside::Datagrams(_)) = self else {
+        let ServerConnection::Socket(socket, .., Beside { seal: None, .. }) = self else {
             return Ok(false);
         };
         // What is there already moves when more is reserved, so that is done in large steps.
@@ -436,7 +456,7 @@ impl ServerConnection {
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             },
             ServerConnection::Shared(shared) => shared.receive(buffer),
-            ServerConnection::Socket(socket, .., Beside::Seal(seal)) => {
+            ServerConnection::Socket(socket, .., Beside { seal: Some(seal), .. }) => {
                 or_nothing(seal.take(socket, RecvFlags::DONTWAIT, buffer))
             }
             ServerConnection::Socket(socket, ..) => or_nothing(take(socket, RecvFlags::DONTWAIT, buffer)),
@@ -700,7 +720,7 @@ mod tests {
         let socket = address.connect(Duration::from_millis(100)).unwrap();
         let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         (
-            ServerConnection::Socket(socket, wake, Duration::ZERO, Beside::Nothing),
+            ServerConnection::Socket(socket, wake, Duration::ZERO, Beside::default()),
             listener.accept().unwrap().0,
         )
     }

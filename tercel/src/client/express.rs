@@ -230,10 +230,10 @@ impl Shared {
         match conn {
             // No other thread sends, or has something to be sent before.
             ServerConnection::Shared(shared) => (!self.threads.is_sending()).then_some(Way::Line(shared)),
-            ServerConnection::Socket(.., Beside::Datagrams(socket)) => {
+            ServerConnection::Socket(.., Beside { datagrams: Some(socket), .. }) => {
                 ((asked.object.is_some() || is_quick()) && may_wait()).then_some(Way::Packet(socket))
             }
-            ServerConnection::Socket(.., Beside::Nothing | Beside::Seal(_)) => {
+            ServerConnection::Socket(..) => {
                 let is_alone = asked.object.is_none() && is_quick() && !reader.is_amid;
                 (is_alone && is_patient() && may_wait()).then_some(Way::Socket)
             }
@@ -474,7 +474,9 @@ impl Shared {
             return false;
         }
         let Ok(seed) = super::seed() else { return false };
-        let by = ByPacket::new(socket, seed);
+        let Ok(by) = ByPacket::new(socket, seed, |connection| conn.seal_of_datagrams(connection)) else {
+            return false;
+        };
         let mut machine = self.machine();
         if machine.is_current(conn) {
             machine.names_datagrams(by.connection());

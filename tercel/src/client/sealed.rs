@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tercel_lock::unpoison;
 
 use super::connection::RECEIVE_BYTES;
-use crate::tls::Sealed;
+use crate::tls::{SECRET_BYTES, Sealed};
 
 /// The seal beside a socket, and its buffers.
 pub(crate) struct SealedEnd {
@@ -36,6 +36,11 @@ impl SealedEnd {
     pub(super) fn new((sealed, early): (Sealed, Vec<u8>)) -> SealedEnd {
         let seal = Mutex::new(Seal { sealed, records: Vec::new(), sent: 0, owed: 0 });
         SealedEnd { seal, arrived: Mutex::new((Vec::new(), early)) }
+    }
+
+    /// A secret for datagrams beside this connection, by the name that the client gives those.
+    pub(super) fn secret(&self, datagrams: u64) -> io::Result<[u8; SECRET_BYTES]> {
+        Ok(unpoison(self.seal.lock()).sealed.secret(datagrams)?)
     }
 
     /// Seals and sends what the kernel takes at once. Gives how many of the bytes that was: the rest is to be

@@ -1,7 +1,7 @@
 //! Calls over datagrams, at the server.
 //!
 //! A connection of datagrams counts once a session has named it, over TCP. Packets of others are dropped and
-//! leave nothing. A call runs as one in a line of shared memory does; one that cannot is to come as a
+//! leave nothing, as do those that the session's keys have not sealed, if the session is sealed. A call runs as one in a line of shared memory does; one that cannot is to come as a
 //! message.
 
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::net::RecvFlags;
 use tercel_datagram::packet::connection;
+use tercel_datagram::seal::{CALL_SEAL_BYTES, Seal};
 use tercel_datagram::{Answerer, Asked, Limits, Packets};
 use tercel_engine::limits;
 use tercel_engine::rpc::ReplyBody;
@@ -30,14 +31,26 @@ use crate::datagrams::{self, BODY_AT, BY_MESSAGE, DATAGRAM_BYTES};
 pub(super) struct Datagrams {
     sockets: Vec<Socket>,
     /// The sessions that have named a connection, by its name.
-    named: HashMap<u64, (Conn, Known)>,
+    named: HashMap<u64, Named>,
     buffer: Box<[u8]>,
+    /// Room for a packet that is opened.
+    opened: Vec<u8>,
+}
+
+/// A connection of datagrams that a session has named.
+struct Named {
+    conn: Conn,
+    client: Known,
+    /// The seal of its packets, if the session is sealed.
+    seal: Option<Box<Seal>>,
 }
 
 struct Socket {
     socket: DatagramSocket,
     answerer: Answerer,
     out: Packets<SocketAddr>,
+    /// Packets as they are sent, where those are sealed.
+    sealed: Packets<SocketAddr>,
     asked: Vec<Asked>,
     /// More may have come than was taken.
     is_ready: bool,
@@ -47,8 +60,8 @@ struct Socket {
 const IDLE_US: u64 = 10_000_000;
 
 impl Datagrams {
-    /// The server's, of sockets that are bound.
-    pub(super) fn new(sockets: Vec<UdpSocket>) -> Datagrams {
+    /// The server's, of sockets that are bound. The packets of sessions are sealed, if those are.
+    pub(super) fn new(sockets: Vec<UdpSocket>, seals: bool) -> Datagrams {
         let sockets = sockets.into_iter().map(|socket| {
             let socket = datagrams::prepare(socket);
             let limits = Limits {
@@ -56,16 +69,18 @@ impl Datagrams {
                 request_bytes: limits::DATAGRAM_CALL_MAX as u32,
                 pending_bytes: limits::DATAGRAM_PENDING_BYTES_MAX,
                 answer_bytes: limits::CALL_MAX,
+                seal_bytes: if seals { CALL_SEAL_BYTES as u16 } else { 0 },
                 idle_us: IDLE_US,
             };
             let keys = RandomState::new();
             let cookie = move |from: SocketAddr, connection: u64| keys.hash_one((from, connection));
-            let (out, asked) = (Packets::default(), Vec::new());
-            Socket { socket, answerer: Answerer::new(limits, Box::new(cookie)), out, asked, is_ready: true }
+            let answerer = Answerer::new(limits, Box::new(cookie));
+            let (out, sealed, asked) = (Packets::default(), Packets::default(), Vec::new());
+            Socket { socket, answerer, out, sealed, asked, is_ready: true }
         });
         let sockets: Vec<Socket> = sockets.collect();
         let buffer = if sockets.is_empty() { Box::default() } else { vec![0; DATAGRAM_BYTES].into() };
-        Datagrams { sockets, named: HashMap::new(), buffer }
+        Datagrams { sockets, named: HashMap::new(), buffer, opened: Vec::new() }
     }
 
     /// Copies of the sockets, to be watched.
@@ -73,23 +88,29 @@ impl Datagrams {
         self.sockets.iter().map(|at| at.socket.socket().try_clone()).collect()
     }
 
-    /// A session's client names its connection. A name that another session has taken is no secret.
-    pub(super) fn name(&mut self, conn: Conn, client: ClientId, connection: u64) {
+    /// A session's client names its connection, whose packets are sealed if there is a seal. A name that
+    /// another session has taken is no secret.
+    pub(super) fn name(
+        &mut self,
+        (conn, client): (Conn, ClientId),
+        connection: u64,
+        seal: Option<Box<Seal>>,
+    ) {
         if self.sockets.is_empty() || self.named.contains_key(&connection) {
             return;
         }
         self.forget(conn);
-        self.named.insert(connection, (conn, Known { client, place: 0 }));
+        self.named.insert(connection, Named { conn, client: Known { client, place: 0 }, seal });
     }
 
     /// A session has ended.
     pub(super) fn forget(&mut self, conn: Conn) {
         let Datagrams { sockets, named, .. } = self;
-        named.retain(|connection, (of, _)| {
-            if *of == conn {
+        named.retain(|connection, of| {
+            if of.conn == conn {
                 sockets.iter_mut().for_each(|at| at.answerer.forget(*connection));
             }
-            *of != conn
+            of.conn != conn
         });
     }
 
@@ -110,20 +131,18 @@ impl Datagrams {
         if !self.is_ready() {
             return;
         }
-        let Datagrams { sockets, named, buffer } = self;
+        let Datagrams { sockets, named, buffer, opened } = self;
         let now = clock();
         turns.begin_datagrams(now, sockets.len());
         while let Some(at) = turns.next_socket(|at| sockets[at].is_ready, &clock) {
             let at = &mut sockets[at];
             match datagrams::receive(&at.socket, RecvFlags::DONTWAIT, buffer) {
                 Ok(Some(came)) => {
-                    let is_named =
-                        |packet: &&[u8]| connection(packet).is_some_and(|of| named.contains_key(&of));
-                    for packet in came.packets().filter(is_named) {
-                        let from = came.from();
-                        from.iter().for_each(|from| {
-                            at.answerer.packet(now, *from, packet, &mut at.out, &mut at.asked);
-                        });
+                    let Some(from) = came.from() else { continue };
+                    for packet in came.packets() {
+                        if let Some(packet) = named_packet(named, packet, opened) {
+                            at.answerer.packet(now, from, packet, &mut at.out, &mut at.asked);
+                        }
                     }
                     at.answer(now, named, calls);
                 }
@@ -135,17 +154,31 @@ impl Datagrams {
     }
 }
 
+/// A packet of a connection that a session has named, opened if it is sealed.
+fn named_packet<'r>(
+    named: &mut HashMap<u64, Named>,
+    packet: &'r [u8],
+    room: &'r mut Vec<u8>,
+) -> Option<&'r [u8]> {
+    let name = connection(packet)?;
+    match &mut named.get_mut(&name)?.seal {
+        None => Some(packet),
+        // Who may use one connection may not speak in another.
+        Some(seal) => seal.open(packet, room).filter(|packet| connection(packet) == Some(name)),
+    }
+}
+
 impl Socket {
     /// Runs the calls that have come, and sends what is to be sent.
-    fn answer(&mut self, now: Now, named: &mut HashMap<u64, (Conn, Known)>, calls: &mut dyn Calls) {
-        let Socket { socket, answerer, out, asked, .. } = self;
+    fn answer(&mut self, now: Now, named: &mut HashMap<u64, Named>, calls: &mut dyn Calls) {
+        let Socket { socket, answerer, out, sealed, asked, .. } = self;
         for asked in asked.drain(..) {
             let Asked::Request(connection, exchange, request) = asked else { continue };
             let mut body = Vec::new();
             let is_served = match (named.get_mut(&connection), request.get(BODY_AT..)) {
-                (Some((_, of)), Some(rest)) => {
+                (Some(Named { client, .. }), Some(rest)) => {
                     let call = InLine { left_us: le32(&request, 0), body: rest };
-                    calls.serve(of, call, &mut ReplyBody::new(&mut body))
+                    calls.serve(client, call, &mut ReplyBody::new(&mut body))
                 }
                 _ => false,
             };
@@ -154,7 +187,15 @@ impl Socket {
             }
             answerer.answer(now, connection, exchange, Arc::new(body), out);
         }
-        datagrams::send(socket, out, |to| Some(*to));
+        for (to, packet) in out.iter() {
+            let of = connection(packet).and_then(|name| named.get_mut(&name));
+            sealed.packet(*to, |bytes| match of {
+                Some(Named { seal: Some(seal), .. }) => seal.seal(packet, bytes),
+                _ => bytes.extend_from_slice(packet),
+            });
+        }
+        out.clear();
+        datagrams::send(socket, sealed, |to| Some(*to));
     }
 }
 
@@ -244,10 +285,10 @@ mod tests {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(at).unwrap();
         client.set_nonblocking(true).unwrap();
-        let (mut server, mut out) = (Datagrams::new(vec![socket]), Packets::default());
-        let caller = Caller::new(Now(1), 7, &mut out);
+        let (mut server, mut out) = (Datagrams::new(vec![socket], false), Packets::default());
+        let caller = Caller::new(Now(1), 7, 0, &mut out);
         let name = caller.incarnation();
-        server.name(Conn(1), ClientId(5), name);
+        server.name((Conn(1), ClientId(5)), name, None);
         let (turns, counted, recorded) = (Turns::default(), Counted::default(), Vec::new());
         let mut world = World { server, turns, counted, client, caller, out, recorded, now: Now(1) };
         let (mut random, mut calls) = (Random::new(1), 0_u32);

@@ -336,11 +336,6 @@ pub enum ServerError {
         "{0} names a client, and a server needs the certificate of a member: `tercel cert member` makes one"
     )]
     NotMember(String),
-    /// An address of datagrams, of a server that has a certificate.
-    #[error(
-        "calls by datagrams to {0} are not sealed: listen at the same address without `udp:`, or say with `allow_plain_remote` (`--allow-plain-remote`) that plain datagrams are meant"
-    )]
-    Datagrams(Address),
     /// The kernel's events.
     #[error("the event queue: {0}")]
     Events(#[from] tercel_events::OpenError),
@@ -389,10 +384,7 @@ fn kind(e: &ServerError) -> FaultKind {
         ServerError::NotMember(_) | ServerError::TooSmall { .. } | ServerError::TooLarge { .. } => {
             FaultKind::Setting
         }
-        ServerError::Listen { .. }
-        | ServerError::Address(_)
-        | ServerError::Remote(_)
-        | ServerError::Datagrams(_) => FaultKind::Address,
+        ServerError::Listen { .. } | ServerError::Address(_) | ServerError::Remote(_) => FaultKind::Address,
         ServerError::Events(_) | ServerError::Io(_) => FaultKind::System,
         ServerError::Replaced | ServerError::Stopped(_) => FaultKind::Stopped,
     }
@@ -548,7 +540,6 @@ impl Server {
     /// this machine's; [`Remote`](ServerError::Remote) if other machines can reach it and
     /// it has neither a certificate nor [`allow_plain_remote`](Network::allow_plain_remote);
     /// [`NotMember`](ServerError::NotMember) if its certificate is a client's;
-    /// [`Datagrams`](ServerError::Datagrams) if it has one and listens for datagrams;
     /// [`Events`](ServerError::Events) and [`Io`](ServerError::Io) if the system refuses what a server needs.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         start::start(config)

@@ -20,7 +20,7 @@ use super::handshakes::Handshakes;
 use super::start::SLOW_READER_BYTES;
 use crate::identity::Identity;
 use crate::stream::Stream;
-use crate::tls::{FIRST_BYTE, PLAIN_HERE, SEALED_HERE, Sealed, Tls, Unsealed, sealed_bytes};
+use crate::tls::{FIRST_BYTE, PLAIN_HERE, SEALED_HERE, SECRET_BYTES, Sealed, Tls, Unsealed, sealed_bytes};
 
 /// The event queue, with the seals of its connections.
 pub(crate) struct Sockets {
@@ -89,6 +89,16 @@ impl Sockets {
     /// Says whether TLS is asked of connections over a network.
     pub(super) fn asks_tls(&self) -> bool {
         self.handshakes.is_some()
+    }
+
+    /// Says whether plain connections over a network are taken.
+    pub(super) fn takes_plain(&self) -> bool {
+        !self.asks_tls() || self.takes_plain.0
+    }
+
+    /// A secret for datagrams beside a sealed stream, by the name that the client gives those.
+    pub(super) fn secret(&self, stream: Token, datagrams: u64) -> Option<[u8; SECRET_BYTES]> {
+        self.seals.get(&stream)?.secret(datagrams).ok()
     }
 
     /// Bounds the wait for the first byte of a connection that is held.

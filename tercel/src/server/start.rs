@@ -338,14 +338,8 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     if config.network.allow_plain_remote {
         return Ok(());
     }
-    let has_tls = config.network.tls.is_some();
-    let is_remote = |address: &&Address| !has_tls && !address.is_local();
-    let is_unsealed = |address: &&Address| has_tls && matches!(address, Address::Udp(_));
-    match (config.listen.iter().find(is_remote), config.listen.iter().find(is_unsealed)) {
-        (Some(address), _) => Err(ServerError::Remote(address.clone())),
-        (None, Some(address)) => Err(ServerError::Datagrams(address.clone())),
-        (None, None) => Ok(()),
-    }
+    let is_remote = |address: &&Address| config.network.tls.is_none() && !address.is_local();
+    config.listen.iter().find(is_remote).map_or(Ok(()), |at| Err(ServerError::Remote(at.clone())))
 }
 
 pub(super) fn start(config: ServerConfig) -> Result<Server, ServerError> {
@@ -452,7 +446,7 @@ fn prepare(
         files.extend(file);
         udp.extend(datagrams);
     }
-    let datagrams = Datagrams::new(udp);
+    let datagrams = Datagrams::new(udp, tls.is_some());
     for (key, socket) in (DATAGRAMS_KEY..).zip(datagrams.watched()?) {
         let declared = queue.declare_fd(socket, Watch::Read, key);
         declared.map_err(|e| ServerError::Stopped(format!("cannot watch a socket: {e}")))?;

@@ -32,7 +32,7 @@ pub use anew::Anew;
 pub use files::{ENDLESS, certificates, days_left, end_of, private_key, wrong};
 pub use files::{Tls, TlsError, TlsStatus};
 pub(crate) use handshake::{Handshake, Step};
-pub(crate) use sealed::{Sealed, sealed_bytes};
+pub(crate) use sealed::{SECRET_BYTES, Sealed, sealed_bytes};
 
 /// The first byte of a TLS handshake. No message of Tercel begins so.
 pub(crate) const FIRST_BYTE: u8 = 0x16;

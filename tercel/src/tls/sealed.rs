@@ -7,6 +7,7 @@ use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use rustls::Connection;
+use tercel_datagram::seal::KEY_BYTES;
 
 use super::Unsealed;
 use super::der::not_after;
@@ -45,6 +46,16 @@ impl Sealed {
         self.ends < now.as_secs().try_into().unwrap_or(i64::MAX)
     }
 
+    /// A secret that both ends have of this connection and nobody else has, by the name that the client gives
+    /// its datagrams (the exporter of RFC 8446, section 7.5).
+    ///
+    /// # Errors
+    /// If TLS gives none, which is so before the end of a handshake alone.
+    pub(crate) fn secret(&self, datagrams: u64) -> Result<[u8; SECRET_BYTES], Unsealed> {
+        let context = datagrams.to_le_bytes();
+        Ok(self.connection.export_keying_material([0; SECRET_BYTES], SECRET_LABEL, Some(&context))?)
+    }
+
     /// Opens bytes as they arrived, and appends what was sealed in them. A record that came in part is kept
     /// until its rest comes; without any arrivals, what came behind the handshake is appended.
     ///
@@ -78,6 +89,12 @@ impl Sealed {
         Ok(())
     }
 }
+
+/// Bytes of a secret for datagrams: a key for each direction.
+pub(crate) const SECRET_BYTES: usize = 2 * KEY_BYTES;
+
+/// The use of that secret.
+const SECRET_LABEL: &[u8] = b"EXPORTER-tercel-datagrams";
 
 /// Appends all bytes that are open.
 fn take_plain(connection: &mut Connection, plain: &mut Vec<u8>) {

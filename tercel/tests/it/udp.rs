@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tercel::{Address, Bytes, Called, Client, Context, Obj, Object, Server, Transport, interface, service};
 use tercel_machine::random::Random;
 
+use crate::common::certificates::certificates;
 use crate::common::datagrams::{Faults, LossyRelay, server_at};
 
 #[service]
@@ -84,12 +85,72 @@ fn serve(dir: &Path, desk: &MyDesk) -> Server {
 fn connect(relay: &LossyRelay) -> Client {
     let client = Client::connect(&relay.address).unwrap();
     assert_eq!(client.transport(), Some(Transport::Udp));
+    call_until_answers(&client, relay);
+    client
+}
+
+/// Calls until ten more calls were answered by a datagram.
+fn call_until_answers(client: &Client, relay: &LossyRelay) {
     let end = Instant::now() + Duration::from_secs(20);
-    while relay.answers.load(Ordering::Relaxed) < 10 {
+    let answers = || relay.answers.load(Ordering::Relaxed);
+    let before = answers();
+    while answers() < before + 10 {
         client.service::<dyn Desk>().echo(&[], 0).unwrap();
         assert!(Instant::now() < end, "no call goes over datagrams");
     }
-    client
+}
+
+/// Says whether a client's packet shows these bytes.
+fn shows(relay: &LossyRelay, bytes: &[u8]) -> bool {
+    let seen = relay.seen.lock().unwrap();
+    seen.iter().any(|packet| packet.windows(bytes.len()).any(|some| some == bytes))
+}
+
+#[test]
+fn sealed_calls_are_read_and_forged_by_nobody() {
+    const SECRET: &[u8] = b"nobody on the way can read this";
+    let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
+    let [member, ann] = certificates(dir.path(), ["tercel://desk/member/1", "tercel://client/ann"]);
+    let builder = Server::builder(dir.path().join("space")).listen("udp:127.0.0.1:0").tls(member);
+    let server = builder.service(Desk::serve(desk.clone())).start().unwrap();
+    let relay = LossyRelay::new(&server, 3);
+    let client = Client::builder().tls(ann).connect(&relay.address).unwrap();
+    assert_eq!(client.transport(), Some(Transport::SealedUdp));
+    call_until_answers(&client, &relay);
+    let service = client.service::<dyn Desk>();
+    (0..20).for_each(|_| assert_eq!(service.echo(SECRET, 0).unwrap().0, SECRET));
+    assert!(!shows(&relay, SECRET));
+    relay.fail(Faults { lost: 30, doubled: 200, late: 200 });
+    (1..=300).for_each(|n| assert_eq!(service.count().unwrap(), n));
+    let Bytes(back) = service.echo(&vec![3; 400_000], 400_000).unwrap();
+    assert_eq!((back.len(), desk.counted()), (800_000, 300));
+    relay.fail(Faults::default());
+    let recorded = relay.seen.lock().unwrap().clone();
+    let mut random = Random::new(9);
+    for packet in &recorded {
+        relay.forge(packet);
+        let mut forged = packet.clone();
+        // A number far ahead, a plain packet, and a changed byte.
+        forged[8..16].copy_from_slice(&(1_000_000 + random.below(1_000)).to_le_bytes());
+        relay.forge(&forged);
+        forged[2] = 1;
+        relay.forge(&forged);
+        let mut changed = packet.clone();
+        let at = random.index(changed.len());
+        changed[at] ^= 1 << random.below(8);
+        relay.forge(&changed);
+    }
+    call_until_answers(&client, &relay);
+    assert_eq!((service.count().unwrap(), desk.counted()), (301, 301));
+    // As plain, the same bytes are seen.
+    let server = serve_at(&dir.path().join("plain"), &desk, "udp:127.0.0.1:0");
+    let relay = LossyRelay::new(&server, 3);
+    let client = connect(&relay);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !shows(&relay, SECRET) {
+        assert!(Instant::now() < end, "a plain packet does not show its bytes");
+        client.service::<dyn Desk>().echo(SECRET, 0).unwrap();
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod turn;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use tercel_datagram::seal::Seal;
 use tercel_engine::limits::EVENTS_AT_ONCE;
 use tercel_engine::order::Found;
 use tercel_engine::schedule::{Bounds, Scheduler, Turns};
@@ -357,8 +358,10 @@ impl Loop {
             },
             Effect::Sure => self.log.sure(),
             Effect::Datagrams(conn, connection) => {
-                if let Some(client) = core.machine.client_of(conn) {
-                    self.hot.datagrams.name(conn, client, connection);
+                if let Some(client) = core.machine.client_of(conn)
+                    && let Some(seal) = self.seal_of_datagrams(conn, connection)
+                {
+                    self.hot.datagrams.name((conn, client), connection, seal);
                 }
             }
             Effect::Adopt => self.end.adopts = true,
@@ -395,6 +398,18 @@ impl Loop {
             | Effect::Members(_)
             | Effect::Copy(..)
             | Effect::Recover(_) => self.perform_in_group(core, effect),
+        }
+    }
+
+    /// The seal of datagrams that a session's client calls so, or no seal where the session is plain. Outer
+    /// none, if they may not be plain, and the session is.
+    fn seal_of_datagrams(&self, conn: Conn, connection: u64) -> Option<Option<Box<Seal>>> {
+        match self.conns.get(&conn) {
+            Some(Peer::Socket(stream)) if self.queue.is_sealed(*stream) => {
+                let secret = self.queue.secret(*stream, connection)?;
+                Some(Some(Box::new(Seal::of_answerer(connection, &secret))))
+            }
+            _ => self.queue.takes_plain().then_some(None),
         }
     }
 

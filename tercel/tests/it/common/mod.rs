@@ -1,6 +1,7 @@
 //! A class and a server, for tests that need one.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod certificates;
 pub mod datagrams;
 pub mod relay;
 
