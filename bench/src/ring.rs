@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tercel::ring::{Delivery, Level, Ring, RingConfig};
+use tercel::ring::{Delivery, Level, Ring, RingConfig, make_key};
 use tercel_term::process::OwnProcess;
 
-use super::blocks::{alternate, median, percentile, timed};
+use super::blocks::{BLOCK, alternate, median, percentile, timed};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::{COMMIT, Options};
@@ -48,6 +48,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
         options.say(name);
         rows.push(latency(&scratch.join(name), name, level, rounds)?);
     }
+    options.say("sealed");
+    rows.push(sealed(&scratch.join("sealed"), rounds)?);
     options.say("throughput");
     rows.push(throughput(&scratch.join("throughput"), rounds)?);
     for (name, is_idle) in [("ring.exit.1ms", false), ("ring.exit.idle", true)] {
@@ -66,7 +68,11 @@ fn members(process: u32) -> Vec<(u64, SocketAddr)> {
 
 fn join(me: u64, dir: &Path, process: u32) -> Result<Ring, String> {
     std::fs::create_dir_all(dir).map_err(failed)?;
-    Ring::join(RingConfig::new(me, members(process), dir.join(format!("{me}.ring")))).map_err(failed)
+    Ring::join(config(me, dir, process)).map_err(failed)
+}
+
+fn config(me: u64, dir: &Path, process: u32) -> RingConfig {
+    RingConfig::new(me, members(process), dir.join(format!("{me}.ring")))
 }
 
 fn next(ring: &Ring) -> Result<Delivery, String> {
@@ -132,6 +138,39 @@ fn latency(dir: &Path, name: &str, level: Level, rounds: usize) -> Result<Row, S
         "send to own delivery, one at a time, ring of three threads; the limit is a datagram once round three \
          threads; Totem (1998): below 3 ms at 2,000 messages a second",
     ))
+}
+
+/// The latency of a message in a ring with a key, by that in one without.
+fn sealed(dir: &Path, rounds: usize) -> Result<Row, String> {
+    let plain = all_in(&dir.join("plain"))?;
+    let dir = dir.join("sealed");
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    let key = dir.join("key");
+    make_key(&key).map_err(failed)?;
+    let join = |me| {
+        let config = config(me, &dir, !std::process::id());
+        Ring::join(RingConfig { key: Some(key.clone()), ..config }).map_err(failed)
+    };
+    let sealed: Vec<Ring> = (1..=MEMBERS).map(join).collect::<Result<_, _>>()?;
+    sealed.iter().try_for_each(|ring| until_there_are(ring, MEMBERS as usize))?;
+    let (over, message) = (AtomicBool::new(false), [7; MESSAGE_BYTES]);
+    let of = |rings: &[Ring]| {
+        let mut times = timed(|| {
+            rings[1].send(&message, Level::Agreed).map_err(failed)?;
+            next(&rings[1])
+        })?;
+        Ok::<f64, String>(median(&mut times))
+    };
+    let pairs = std::thread::scope(|scope| {
+        for ring in [&plain[0], &plain[2], &sealed[0], &sealed[2]] {
+            scope.spawn(|| take(ring, &over));
+        }
+        let pairs = alternate(rounds, || of(&plain), || of(&sealed));
+        over.store(true, Ordering::Relaxed);
+        pairs
+    })?;
+    let row = Row::compared("ring.sealed.1k", "us", &pairs, "plain", (rounds * BLOCK) as u64);
+    Ok(row.note("send to own delivery, agreed, one at a time, of a ring whose packets are sealed"))
 }
 
 /// Three sockets between which a datagram goes round.

@@ -8,8 +8,8 @@
 //!     tag              16
 //! ```
 //!
-//! A receiver takes each number once. It remembers the newest 1,024 and takes none that is older (as RFC 4303,
-//! section 3.4.3, does). The invariant: bytes that were not sealed with the key change nothing here.
+//! A receiver takes each number once. It remembers the newest 1,024 and takes none that is older (as does
+//! RFC 4303, section 3.4.3). The invariant: bytes that were not sealed with the key change nothing here.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use tercel_machine::mutant::{Rule, dropped};
@@ -59,8 +59,8 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// The seal of the end that calls, by a secret that both ends have of this connection and nobody else has:
-    /// the key of the caller's packets, then that of the answerer's.
+    /// The seal of the end that calls, by a secret that both ends have of this connection and nobody else
+    /// has: the key of the caller's packets, then that of the answerer's.
     pub fn of_caller(connection: u64, secret: &[u8; 2 * KEY_BYTES]) -> Seal {
         let (callers, answerers) = halves(secret);
         Seal::new(connection, callers, answerers)

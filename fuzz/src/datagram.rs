@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tercel_datagram::packet::{HEADER_BYTES, decode, encode};
+use tercel_datagram::seal::{KEY_BYTES, Seal};
 use tercel_datagram::{Answerer, Asked, Caller, Limits, Packets};
 use tercel_machine::time::Now;
 
@@ -15,6 +16,7 @@ pub fn run(data: &[u8]) {
         encode(&head, &body, &mut bytes);
         assert_eq!(decode(&bytes), Ok((head, body)), "it is not read as it was written");
     }
+    see_seal(data);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     let limits = Limits {
         connections: 4,
@@ -44,6 +46,20 @@ pub fn run(data: &[u8]) {
         caller.time(now, &mut to_server, &mut news);
         assert!(server.connections() <= limits.connections, "more connections are remembered than may be");
     }
+}
+
+/// Bytes of a stranger open nothing behind a seal, and what was sealed after them opens.
+fn see_seal(data: &[u8]) {
+    let secret = [7; 2 * KEY_BYTES];
+    let (mut caller, mut answerer) = (Seal::of_caller(1, &secret), Seal::of_answerer(1, &secret));
+    let (mut sealed, mut room) = (Vec::new(), Vec::new());
+    for piece in data.split(|byte| *byte == b'|').take(PIECES_MAX) {
+        let forged = [b"TD\x02", piece].concat();
+        assert!(answerer.open(&forged, &mut room).is_none(), "a forged packet opens");
+    }
+    caller.seal(data, &mut sealed);
+    assert_eq!(answerer.open(&sealed, &mut room), Some(data));
+    assert!(answerer.open(&sealed, &mut room).is_none(), "a packet opens twice");
 }
 
 fn exchange(

@@ -1,9 +1,9 @@
 //! Sockets of calls over datagrams, and the bytes of a call there.
 //!
 //! A request is the microseconds left to its caller (4 bytes, 0 is no limit) and the body of a Request; its
-//! answer is the body of a Response, or one byte if the request is to come as a message. Beside a session that
-//! TLS seals, each packet is sealed by keys of that session; beside a plain one, everybody on its way can read
-//! a datagram and write another one.
+//! answer is the body of a Response, or one byte if the request is to come as a message. Beside a session
+//! that TLS seals, each packet is sealed by keys of that session; beside a plain one, everybody on its way
+//! can read a datagram and write another one.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -24,8 +24,10 @@
 //! # }
 //! ```
 
+mod keys;
 mod number;
 mod run;
+mod seal;
 
 use std::collections::VecDeque;
 use std::io;
@@ -47,6 +49,7 @@ use thiserror::Error;
 use crate::address::is_this_host;
 use crate::disk::DiskError;
 
+pub use keys::make_key;
 pub use tercel_engine::order::ring::Level;
 
 /// The settings of a member. All members have the same list of members.
@@ -63,8 +66,13 @@ pub struct RingConfig {
     /// Bytes of the largest packet; none is 8,900 if all members are on this host, else 1,400. Packets that
     /// the network does not carry are lost, and the member with them.
     pub packet_bytes: Option<usize>,
-    /// Allows addresses that other hosts reach. Packets are neither sealed nor authenticated: everybody on
-    /// their way can read and forge them, so the network must be the members' own.
+    /// A file with the ring's key, which [`make_key`] makes: all members have the same. Packets are sealed
+    /// with it. The file is read anew every second, so that the key can be changed while the members run: add
+    /// the new key's line behind the old one at all members, then make it the first line at all, then remove
+    /// the old one.
+    pub key: Option<PathBuf>,
+    /// Allows addresses that other hosts reach without a [`key`](RingConfig::key): everybody on the way of
+    /// packets can read and forge them then, so the network must be the members' own.
     pub allows_network: bool,
     /// The time after which a silent member is looked for; it is left out after less than twice that. More
     /// tolerates longer pauses, less notices a member that hangs sooner. The end of a process on a host that
@@ -84,6 +92,7 @@ impl RingConfig {
             members: members.into_iter().collect(),
             file: file.into(),
             packet_bytes: None,
+            key: None,
             allows_network: false,
             silence: Duration::from_millis(300),
         }
@@ -135,10 +144,18 @@ pub enum RingError {
     Setting(&'static str),
     /// Other hosts reach an address.
     #[error(
-        "{0} may be reached by other hosts, and packets are neither sealed nor authenticated; use loopback, or \
-         set `allows_network` if the network is the members' own"
+        "{0} may be reached by other hosts, and packets are neither sealed nor authenticated; set `key`, use \
+         loopback, or set `allows_network` if the network is the members' own"
     )]
     Network(SocketAddr),
+    /// The file of keys cannot be used.
+    #[error("the key file {} {why}", file.display())]
+    Key {
+        /// The file.
+        file: PathBuf,
+        /// The reason.
+        why: String,
+    },
     /// The address of a member cannot be used.
     #[error("cannot send from {from} to {to}: {error}; choose addresses of this host and of the network")]
     Socket {
@@ -205,6 +222,10 @@ struct Queues {
     is_leaving: bool,
     ended: Option<String>,
 }
+
+/// The smallest packets: those of the machine, and a seal.
+const PACKET_BYTES_MIN: usize = 700;
+const _: () = assert!(BYTES_MIN + seal::SEAL_BYTES <= PACKET_BYTES_MIN);
 
 /// Bytes of messages between the program and the ring's thread, which has a queue of its own.
 const SENT_BYTES_MAX: usize = 2 << 20;
@@ -369,11 +390,11 @@ fn checked(config: &RingConfig) -> Result<(Vec<(u64, SocketAddr)>, Place), RingE
         return Err(RingError::Members(wrong));
     }
     let far = members.iter().find(|(_, at)| !is_this_host(*at));
-    if let (false, Some((_, at))) = (config.allows_network, far) {
+    if let (false, Some((_, at))) = (config.allows_network || config.key.is_some(), far) {
         return Err(RingError::Network(*at));
     }
-    if config.packet_bytes.is_some_and(|bytes| !(BYTES_MIN..=60_000).contains(&bytes)) {
-        return Err(RingError::Setting("packet_bytes is 640 to 60,000"));
+    if config.packet_bytes.is_some_and(|bytes| !(PACKET_BYTES_MIN..=60_000).contains(&bytes)) {
+        return Err(RingError::Setting("packet_bytes is 700 to 60,000"));
     }
     if !(Duration::from_millis(20)..=Duration::from_secs(60)).contains(&config.silence) {
         return Err(RingError::Setting("silence is 20 ms to 60 s"));
@@ -385,6 +406,7 @@ fn checked(config: &RingConfig) -> Result<(Vec<(u64, SocketAddr)>, Place), RingE
 fn settings(config: &RingConfig, members: &[(u64, SocketAddr)], me: Place) -> machine::Config {
     let is_local = members.iter().all(|(_, at)| is_this_host(*at));
     let packet_bytes = config.packet_bytes.unwrap_or(if is_local { 8_900 } else { 1_400 });
+    let packet_bytes = packet_bytes - config.key.as_ref().map_or(0, |_| seal::SEAL_BYTES);
     let usual = machine::Config::new(me, members.len(), group(members), packet_bytes);
     let lost_us = config.silence.as_micros() as u64;
     let consensus_us = lost_us * 2 / 3;

@@ -19,10 +19,12 @@ use tercel_engine::order::ring::{Input, Output};
 use tercel_engine::time::Now;
 use tercel_events::DatagramSocket;
 
+use super::keys::Keys;
 use super::number::Numbers;
+use super::seal::Seals;
 use super::{
-    Configuration, Delivery, MESSAGE_BYTES, Message, RingConfig, RingError, Shared, bytes_of, patience,
-    settings,
+    Configuration, Delivery, MESSAGE_BYTES, Message, RingConfig, RingError, Shared, bytes_of, group,
+    patience, settings,
 };
 use crate::datagrams::{self, DATAGRAM_BYTES};
 use crate::panics;
@@ -31,6 +33,8 @@ use crate::panics;
 pub(super) struct Run {
     ids: Vec<u64>,
     peers: Vec<Peer>,
+    /// The seals of packets, if the ring has a key, and room for what is opened.
+    seals: Option<(Box<Seals>, Vec<u8>)>,
     machine: machine::Ring,
     numbers: Numbers,
     shared: Arc<Shared>,
@@ -52,7 +56,10 @@ pub(super) struct Run {
 struct Peer {
     place: Place,
     socket: DatagramSocket,
+    /// Packets; of a ring with a key, as they are to be sealed.
     out: Packets<()>,
+    /// Packets as they are sent, where those are sealed.
+    sealed: Packets<()>,
     /// Set if the member's process has no socket where it should be.
     is_gone: bool,
 }
@@ -85,14 +92,19 @@ impl Run {
             let to = *to;
             let socket = connected(from, to).map_err(|error| RingError::Socket { from, to, error })?;
             let socket = datagrams::prepare(socket);
-            peers.push(Peer { place, socket, out: Packets::default(), is_gone: false });
+            let (out, sealed) = (Packets::default(), Packets::default());
+            peers.push(Peer { place, socket, out, sealed, is_gone: false });
         }
+        let places = peers.iter().map(|peer| peer.place);
+        let open = |key| Seals::new(Keys::open(key)?, group(&members), me, places);
+        let seals = config.key.as_deref().map(open).transpose()?.map(|it| (Box::new(it), Vec::new()));
         let mut out = Vec::new();
         let settings = settings(config, &members, me);
         Ok(Run {
             machine: machine::Ring::new(settings, remembered, Now(0), &mut out),
             ids: members.iter().map(|(id, _)| *id).collect(),
             peers,
+            seals,
             numbers,
             shared,
             began: Instant::now(),
@@ -132,6 +144,9 @@ impl Run {
             self.receive(at);
         }
         self.take_messages()?;
+        if let Some((seals, _)) = &mut self.seals {
+            seals.look(Instant::now());
+        }
         let now = self.now();
         for at in 0..self.peers.len() {
             if std::mem::take(&mut self.peers[at].is_gone) {
@@ -181,7 +196,15 @@ impl Run {
             match datagrams::receive(&peer.socket, RecvFlags::DONTWAIT, &mut self.buffer) {
                 Ok(Some(came)) => {
                     for packet in came.packets() {
-                        self.machine.handle(now, Input::Packet(peer.place, packet), &mut self.out);
+                        let packet = match &mut self.seals {
+                            None => Some(packet),
+                            Some((seals, room)) => {
+                                seals.open(at, packet, Instant::now(), room, &mut peer.out)
+                            }
+                        };
+                        if let Some(packet) = packet {
+                            self.machine.handle(now, Input::Packet(peer.place, packet), &mut self.out);
+                        }
                     }
                 }
                 Ok(None) => return,
@@ -265,7 +288,10 @@ impl Run {
             self.flush();
         }
         for peer in self.peers.iter_mut().filter(|peer| to.has(peer.place)) {
-            peer.out.packet((), |out| out.extend_from_slice(bytes));
+            peer.out.packet((), |out| match self.seals {
+                Some(_) => Seals::put(bytes, out),
+                None => out.extend_from_slice(bytes),
+            });
         }
         if is_for_one {
             self.flush();
@@ -274,7 +300,14 @@ impl Run {
 
     /// Sends what is there. What the system does not take counts as lost.
     fn flush(&mut self) {
-        for peer in self.peers.iter_mut().filter(|peer| !peer.out.is_empty()) {
+        for (at, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| !peer.out.is_empty()) {
+            if let Some((seals, _)) = &mut self.seals {
+                for (_, packet) in peer.out.iter() {
+                    peer.sealed.packet((), |out| seals.seal(at, packet, out));
+                }
+                std::mem::swap(&mut peer.out, &mut peer.sealed);
+                peer.sealed.clear();
+            }
             for (_, run, size) in peer.out.runs(|size| peer.socket.at_once(size)) {
                 let refused = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
                 // The error is of a packet before; these were not taken for it.

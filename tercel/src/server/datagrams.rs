@@ -1,8 +1,8 @@
 //! Calls over datagrams, at the server.
 //!
 //! A connection of datagrams counts once a session has named it, over TCP. Packets of others are dropped and
-//! leave nothing, as do those that the session's keys have not sealed, if the session is sealed. A call runs as one in a line of shared memory does; one that cannot is to come as a
-//! message.
+//! leave nothing; so are those that the session's keys have not sealed, if the session is sealed. A call runs
+//! as one in a line of shared memory does; one that cannot is to come as a message.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::Killed;
-use tercel::ring::{Configuration, Delivery, Level, Message, Ring, RingConfig, RingError};
+use tercel::ring::{Configuration, Delivery, Level, Message, Ring, RingConfig, RingError, make_key};
 
 const RING: &str = "TERCEL_TEST_RING";
 const MEMBER: (&str, &str) = ("ring::killed_member_returns_and_others_agree", RING);
@@ -176,6 +176,86 @@ fn dropped_member_has_sent_its_messages() {
     }
 }
 
+/// A member with a file of keys of its own.
+fn join_sealed(me: u64, members: &[(u64, SocketAddr)], dir: &Path) -> Ring {
+    let config = RingConfig::new(me, members.iter().copied(), dir.join(format!("{me}.ring")));
+    let key = Some(dir.join(format!("{me}.key")));
+    Ring::join(RingConfig { silence: Duration::from_secs(3), key, ..config }).unwrap()
+}
+
+#[test]
+fn key_of_sealed_ring_changes_amid_messages() {
+    let (dir, members) = (tempfile::tempdir().unwrap(), members(std::process::id() ^ 0x10_0000, 3));
+    let [old, new] = ["old", "new"].map(|name| {
+        make_key(dir.path().join(name)).unwrap();
+        std::fs::read_to_string(dir.path().join(name)).unwrap()
+    });
+    let at = |me: u64| dir.path().join(format!("{me}.key"));
+    (1..=3).for_each(|me| _ = std::fs::copy(dir.path().join("old"), at(me)).unwrap());
+    let rings: Vec<Ring> = (1..=3).map(|me| join_sealed(me, &members, dir.path())).collect();
+    rings.iter().for_each(|ring| until_all_are_in(ring, 3));
+    let texts = [format!("{old}{new}"), format!("{new}{old}"), new.clone()];
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for text in &texts {
+                for me in 1..=3 {
+                    std::fs::write(at(me), text).unwrap();
+                }
+                // All members read their files within this time, some before others.
+                std::thread::sleep(Duration::from_millis(2_500));
+            }
+            is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        let (mut sent, mut came) = (0, 0);
+        while !is_over.load(std::sync::atomic::Ordering::SeqCst) || came < sent {
+            if !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                rings[0].send(&message(1, sent).0, message(1, sent).1).unwrap();
+                sent += 1;
+            }
+            while came + 50 < sent || came < sent && is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                for ring in &rings {
+                    let Delivery::Message(it) = next(ring) else { panic!("the members change") };
+                    assert_eq!(read(&it), (1, came));
+                }
+                came += 1;
+            }
+        }
+        assert!(came > 1_000, "{came} messages");
+    });
+    // A process with the new key alone finds them all; its process before had the old one.
+    drop(rings);
+    let rings: Vec<Ring> = (1..=3).map(|me| join_sealed(me, &members, dir.path())).collect();
+    rings.iter().for_each(|ring| until_all_are_in(ring, 3));
+}
+
+#[test]
+fn member_with_another_key_is_not_heard() {
+    let (dir, members) = (tempfile::tempdir().unwrap(), members(std::process::id() ^ 0x08_0000, 3));
+    let at = |me: u64| dir.path().join(format!("{me}.key"));
+    make_key(at(1)).unwrap();
+    std::fs::copy(at(1), at(2)).unwrap();
+    make_key(at(3)).unwrap();
+    let stranger = join_sealed(3, &members, dir.path());
+    let mut rings: Vec<Ring> = (1..=2).map(|me| join_sealed(me, &members, dir.path())).collect();
+    rings.iter().for_each(|ring| until_all_are_in(ring, 2));
+    // Nor is a plain member, and these go on.
+    drop(stranger);
+    let plain = join(3, &members, dir.path());
+    (0..500).for_each(|number| rings[0].send(&message(1, number).0, message(1, number).1).unwrap());
+    for number in 0..500 {
+        let Delivery::Message(it) = next(&rings[1]) else { panic!("the members change") };
+        assert_eq!(read(&it), (1, number));
+    }
+    // With the key of the others it is.
+    drop((plain, rings.pop()));
+    std::fs::remove_file(at(3)).unwrap();
+    std::fs::copy(at(1), at(3)).unwrap();
+    let _third = join_sealed(3, &members, dir.path());
+    let is_it = |it: Delivery| matches!(it, Delivery::Configuration(it) if it.members == [1, 3] && !it.is_transitional);
+    while !is_it(next(&rings[0])) {}
+}
+
 #[test]
 fn settings_that_cannot_be_name_their_remedy() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,7 +269,8 @@ fn settings_that_cannot_be_name_their_remedy() {
         (config(&[(2, a), (3, b)]), "this one among them"),
         (config(&[(1, at("127.0.0.1:0")), (2, b)]), "one has none"),
         (far, "set `allows_network`"),
-        (RingConfig { packet_bytes: Some(639), ..config(&[(1, a), (2, b)]) }, "choose another value"),
+        (RingConfig { key: Some(dir.path().join("none")), ..config(&[(1, a), (2, b)]) }, "cannot be read"),
+        (RingConfig { packet_bytes: Some(699), ..config(&[(1, a), (2, b)]) }, "choose another value"),
     ];
     for (config, says) in wrong {
         let error = Ring::join(config).unwrap_err().to_string();
