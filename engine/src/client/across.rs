@@ -1,16 +1,17 @@
 //! Transactions over several spaces, at the client of one of them: their parts, and the news of their ends.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{OpId, SpaceId, Stamp};
-use tercel_wire::message::{AwaitSettled, Decide, Inquire, Prepare, Prepared, Settle};
+use tercel_wire::message::{AwaitSettled, Awaited, Decide, Inquire, Prepare, Prepared, Settle};
 
 use super::Client;
 use super::pending::Asked;
 use crate::consult::Consulted;
 use crate::error::Error;
-use crate::txn::{Across, SentPart};
+use crate::txn::{Across, HeldUp, SentPart};
 
 /// The answers to questions about the ends of transactions.
 #[derive(Debug, Default)]
@@ -19,6 +20,10 @@ pub(super) struct Ends {
     answers: VecDeque<(u64, Result<Consulted, Error>)>,
     /// No prepare up to the first stamp waits for its settlement in states from the second on.
     settled: VecDeque<(Stamp, Stamp)>,
+    /// The same but for parts that are named.
+    named: VecDeque<(Stamp, Stamp, Arc<HeldUp>)>,
+    /// Parts that are settled, by their prepares, and the state from which on they are.
+    ones: VecDeque<(Stamp, Stamp)>,
     /// The last stamp up to which the server refused to wait for that.
     refused: Option<(Stamp, Error)>,
 }
@@ -39,13 +44,29 @@ impl Ends {
         self.answers.push_back((call, answer));
     }
 
-    /// No prepare up to a stamp is unsettled in states from this one on.
-    pub(super) fn settled(&mut self, upto: Stamp, from: Stamp) {
+    /// No prepare up to a stamp is unsettled in states from this one on, but those that are named.
+    pub(super) fn settled(&mut self, upto: Stamp, from: Stamp, but: Option<HeldUp>) {
+        if let Some(held) = but {
+            self.named.retain(|(lower, ..)| *lower != upto);
+            if self.named.len() >= SETTLED_MAX {
+                self.named.pop_front();
+            }
+            return self.named.push_back((upto, from, Arc::new(held)));
+        }
+        self.named.retain(|(lower, ..)| *lower > upto);
         self.settled.retain(|(lower, later)| *lower > upto || *later < from);
         if self.settled.len() >= SETTLED_MAX {
             self.settled.pop_front();
         }
         self.settled.push_back((upto, from));
+    }
+
+    /// The part that was prepared at a stamp is settled in states from this one on.
+    pub(super) fn one_settled(&mut self, prepared: Stamp, from: Stamp) {
+        if self.ones.len() >= SETTLED_MAX {
+            self.ones.pop_front();
+        }
+        self.ones.push_back((prepared, from));
     }
 
     pub(super) fn not_settled(&mut self, upto: Stamp, error: Error) {
@@ -55,6 +76,8 @@ impl Ends {
     /// Nothing that is known counts any more: it was of another history.
     pub(super) fn forget(&mut self) {
         self.settled.clear();
+        self.named.clear();
+        self.ones.clear();
         self.refused = None;
     }
 
@@ -125,8 +148,36 @@ impl Across for Client {
     }
 
     fn settled_from(&mut self, upto: Stamp) -> Option<Result<Stamp, Error>> {
+        self.await_settled(upto, Awaited::All).map(|settled| settled.map(|(from, _)| from))
+    }
+
+    fn settled_or_named(&mut self, upto: Stamp) -> Option<Result<(Stamp, Option<Arc<HeldUp>>), Error>> {
+        self.await_settled(upto, Awaited::AllButNamed)
+    }
+
+    fn one_settled_from(&mut self, prepared: Stamp) -> Option<Result<Stamp, Error>> {
+        self.await_settled(prepared, Awaited::One).map(|settled| settled.map(|(from, _)| from))
+    }
+}
+
+impl Client {
+    fn await_settled(
+        &mut self,
+        upto: Stamp,
+        of: Awaited,
+    ) -> Option<Result<(Stamp, Option<Arc<HeldUp>>), Error>> {
         if let Some(from) = self.questions.ends.settled_from(upto) {
-            return (self.reader.watermark() >= from).then_some(Ok(from));
+            return (self.reader.watermark() >= from).then_some(Ok((from, None)));
+        }
+        let one = self.questions.ends.ones.iter().find(|(one, _)| of == Awaited::One && *one == upto);
+        if let Some((_, from)) = one {
+            return (self.reader.watermark() >= *from).then_some(Ok((*from, None)));
+        }
+        let is_known = |known: Stamp| of == Awaited::AllButNamed && known == upto;
+        let named = self.questions.ends.named.iter().find(|(known, ..)| is_known(*known));
+        if let Some((_, from, held)) = named {
+            let is_here = self.reader.watermark() >= *from;
+            return is_here.then(|| Ok((*from, Some(held.clone()))));
         }
         if let Some((_, error)) = self.questions.ends.refused.take_if(|(of, _)| *of == upto) {
             return Some(Err(error));
@@ -135,12 +186,13 @@ impl Across for Client {
             return Some(Err(e));
         }
         // One about an earlier stamp may be answered before one about a later, and never after it.
-        let is_asked = |asked: &Asked| matches!(asked, Asked::AwaitSettled(of) if *of == upto);
-        let all = self.peer.pending.count(|asked| matches!(asked, Asked::AwaitSettled(_)));
+        let is_asked =
+            |asked: &Asked| matches!(asked, Asked::AwaitSettled(known, by) if (*known, *by) == (upto, of));
+        let all = self.peer.pending.count(|asked| matches!(asked, Asked::AwaitSettled(..)));
         if self.peer.pending.count(is_asked) == 0 && all < SETTLED_MAX {
             let mut body = Vec::new();
-            AwaitSettled { upto }.encode(&mut body);
-            self.request(Asked::AwaitSettled(upto), &body);
+            AwaitSettled { upto, of: Some(of).filter(|of| *of != Awaited::All) }.encode(&mut body);
+            self.request(Asked::AwaitSettled(upto, of), &body);
         }
         None
     }
@@ -188,15 +240,15 @@ mod tests {
     fn settled_stamps_are_known_from_their_state_on() {
         let mut client = Client::connected_for_test();
         assert_eq!(client.settled_from(Stamp(5)), None);
-        client.questions.ends.settled(Stamp(10), Stamp(20));
-        client.questions.ends.settled(Stamp(30), Stamp(40));
+        client.questions.ends.settled(Stamp(10), Stamp(20), None);
+        client.questions.ends.settled(Stamp(30), Stamp(40), None);
         client.writer.advance(Stamp(19));
         assert_eq!(client.settled_from(Stamp(10)), None);
         client.writer.advance(Stamp(20));
         assert_eq!(client.settled_from(Stamp(10)), Some(Ok(Stamp(20))));
         assert_eq!(client.settled_from(Stamp(11)), None);
         // One that says more at an earlier state replaces both.
-        client.questions.ends.settled(Stamp(50), Stamp(15));
+        client.questions.ends.settled(Stamp(50), Stamp(15), None);
         assert_eq!(
             (client.settled_from(Stamp(1)), client.questions.ends.settled.len()),
             (Some(Ok(Stamp(15))), 1)

@@ -12,7 +12,7 @@ use super::{Client, LinkState};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
-use crate::txn::{Allowed, Begin, Begun, Echoes};
+use crate::txn::{Across, Allowed, Begin, Begun, Echoes, HeldUp};
 
 /// Questions to the server about its progress and its history, and the answers.
 #[derive(Debug, Default)]
@@ -106,7 +106,13 @@ impl Client {
         let scope = self.reader.scope().ok_or(Error::Full(Bound::Transactions));
         Some(scope.map(|scope| {
             let token = self.token(scope.snapshot());
-            Begun { scope, bytes_max: self.peer.transaction_bytes_max, as_of, token }
+            Begun {
+                scope,
+                bytes_max: self.peer.transaction_bytes_max,
+                as_of,
+                token,
+                held: begin.held.clone(),
+            }
         }))
     }
 
@@ -148,7 +154,10 @@ impl Client {
                 if ask && self.questions.echoes.is_idle() {
                     self.ask(now, None);
                 }
-                Ok(if holds { Judged::Enough(Some(as_of)) } else { Judged::TooOld })
+                if !holds || self.is_held_up(now, begin)? {
+                    return Ok(Judged::TooOld);
+                }
+                Ok(Judged::Enough(Some(as_of)))
             }
             // It has heard how far the space was from none, and its server, which is cut off or waits for a
             // settlement, cannot say.
@@ -166,6 +175,24 @@ impl Client {
                     self.ask(now, None);
                 }
                 Ok(Judged::TooOld)
+            }
+        }
+    }
+
+    /// Says whether it waits for parts that are not settled. One that looks at its end whether it has read what
+    /// they write does not.
+    ///
+    /// # Errors
+    /// If it has waited for a keepalive, and has no time of its own.
+    fn is_held_up(&mut self, now: Now, begin: &mut Begin) -> Result<bool, Error> {
+        begin.held = self.questions.echoes.held().filter(|_| !begin.takes_stale()).cloned();
+        let Some(held) = begin.held.clone().filter(|_| !begin.looks_at_end()) else { return Ok(false) };
+        match Across::settled_from(self, held.upto) {
+            Some(settled) => settled.map(|_| false),
+            None => {
+                let since = *begin.held_since.get_or_insert(now);
+                let is_late = !begin.is_patient() && now.since_us(since) > held.patience_us;
+                if is_late { Err(held.is_late()) } else { Ok(true) }
             }
         }
     }
@@ -233,7 +260,8 @@ impl Client {
             self.peer.pending.joined(joined);
         }
         self.questions.answered(None);
-        self.questions.echoes.heard(call, stamp, self.reader.watermark());
+        let held = pong.held.map(|held| HeldUp::new(held, self.peer.keepalive_us));
+        self.questions.echoes.heard(call, stamp, self.reader.watermark(), held);
     }
 
     /// The server cannot say how far the space is, to this question and those before.

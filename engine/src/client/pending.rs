@@ -40,7 +40,7 @@
 
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{PageId, Stamp};
-use tercel_wire::message::FromServer;
+use tercel_wire::message::{Awaited, FromServer};
 use tercel_wire::token::Token;
 
 use super::Client;
@@ -49,6 +49,7 @@ use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::table::Map;
 use crate::time::Now;
+use crate::txn::HeldUp;
 use crate::txn::ThroughKey;
 
 /// The subject of a request.
@@ -69,7 +70,7 @@ pub(super) enum Asked {
     /// The end of one.
     Inquire,
     /// The question whether all prepares up to a stamp are settled.
-    AwaitSettled(Stamp),
+    AwaitSettled(Stamp, Awaited),
     /// Something of which one is asked for at a time.
     Single(Single),
 }
@@ -103,7 +104,7 @@ impl Asked {
             Asked::Define(_) => Kind::Define,
             Asked::Settle => Kind::Settle,
             Asked::Inquire => Kind::Inquire,
-            Asked::AwaitSettled(_) => Kind::AwaitSettled,
+            Asked::AwaitSettled(..) => Kind::AwaitSettled,
             Asked::Single(Single::Lease) => Kind::Lease,
             Asked::Single(Single::Catalogue) => Kind::Catalogue,
             Asked::Single(Single::Interfaces) => Kind::Interfaces,
@@ -271,7 +272,13 @@ impl Client {
                 let decided = Consulted::Decided(decided.decision, decided.seen);
                 self.questions.ends.answered(call, Ok(decided));
             }
-            (Asked::AwaitSettled(upto), FromServer::SettledUpto(_)) => self.questions.ends.settled(upto, at),
+            (Asked::AwaitSettled(one, Awaited::One), FromServer::SettledUpto(_)) => {
+                self.questions.ends.one_settled(one, at);
+            }
+            (Asked::AwaitSettled(upto, _), FromServer::SettledUpto(settled)) => {
+                let held = settled.held.map(|held| HeldUp::new(held, self.peer.keepalive_us));
+                self.questions.ends.settled(upto, at, held);
+            }
             (Asked::Single(Single::Lease), FromServer::Leased(leased)) => self.leases.granted(leased),
             (Asked::Single(Single::Catalogue), FromServer::Classes(classes)) => self.catalogue_came(classes),
             (Asked::Single(Single::Interfaces), FromServer::Offered(offered)) => {
@@ -337,7 +344,7 @@ impl Client {
             Asked::Bind(key) => self.peer.calls.refused(&key, error),
             Asked::Define(name) => self.classes.refused(name, error),
             Asked::Settle | Asked::Inquire => self.questions.ends.answered(call, Err(error)),
-            Asked::AwaitSettled(upto) => self.questions.ends.not_settled(upto, error),
+            Asked::AwaitSettled(upto, _) => self.questions.ends.not_settled(upto, error),
             Asked::Single(Single::Lease) => self.leases.refused(error),
             Asked::Single(Single::Interfaces) => self.tools.interfaces = Some(Err(error)),
             Asked::Single(Single::Status) => self.tools.status = Some(Err(error)),
@@ -367,7 +374,7 @@ impl Client {
                     self.questions.ends.answered(call, Err(lost));
                 }
                 // That they are asked for stands here alone.
-                Asked::AwaitSettled(_) | Asked::Single(_) => {}
+                Asked::AwaitSettled(..) | Asked::Single(_) => {}
             }
         }
         self.peer.pending.by_call = lost;
@@ -474,7 +481,7 @@ mod tests {
             (Kind::Defined, bytes(|o| Defined { class: ClassId(16) }.encode(o))),
             (Kind::Bound, bytes(|o| bound.encode(o))),
             (Kind::Offered, vec![]),
-            (Kind::Pong, bytes(|o| Pong { nearly_full: false }.encode(o))),
+            (Kind::Pong, bytes(|o| Pong { nearly_full: false, held: None }.encode(o))),
             (Kind::Status, b"{}".to_vec()),
             (Kind::Health, bytes(|o| health.encode(o))),
             (Kind::Dependencies, bytes(|o| Dependencies { on: on() }.encode(o))),
@@ -578,7 +585,7 @@ mod tests {
         assert!(client.questions.refused.is_some() && !client.peer.pending.is_owed());
         // It is so until a question is echoed.
         let call = client.ask(Now(3), None);
-        client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false }.encode(o));
+        client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false, held: None }.encode(o));
         assert!(client.questions.refused.is_none());
     }
 
@@ -677,9 +684,9 @@ mod tests {
     fn echo_answers_the_questions_before_it() {
         let mut client = Client::connected_for_test();
         let asked = [1, 2, 3].map(|at| client.ask(Now(at), None));
-        client.told_for_test(Kind::Pong, asked[1], |o| Pong { nearly_full: false }.encode(o));
+        client.told_for_test(Kind::Pong, asked[1], |o| Pong { nearly_full: false, held: None }.encode(o));
         assert_eq!(client.peer.pending.by_call.keys().copied().collect::<Vec<_>>(), [asked[2]]);
-        client.told_for_test(Kind::Pong, asked[0], |o| Pong { nearly_full: false }.encode(o));
+        client.told_for_test(Kind::Pong, asked[0], |o| Pong { nearly_full: false, held: None }.encode(o));
         assert_eq!((&client.peer.link, client.questions.echoes.under_way()), (&LinkState::Up, 1));
     }
 
@@ -687,7 +694,7 @@ mod tests {
     fn token_refused_behind_a_later_echo_is_refused() {
         let mut client = Client::connected_for_test();
         let echo = |client: &mut Client, call| {
-            client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false }.encode(o));
+            client.told_for_test(Kind::Pong, call, |o| Pong { nearly_full: false, held: None }.encode(o));
         };
         let (about, plain) = (client.ask(Now(1), Some(TOKEN)), client.ask(Now(2), None));
         echo(&mut client, plain);

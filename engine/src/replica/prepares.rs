@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tercel_wire::cursor::{DecodeError, Put, Reader};
 use tercel_wire::id::{ClientId, OpId, Oref, PageId, SLOTS_MAX, SpaceId, Stamp, ViewId};
-use tercel_wire::message::CommitEffects;
+use tercel_wire::message::{CommitEffects, HELD_MAX, Held};
 
 use super::digest::RowSum;
 use super::entry::{Entry, Prepare, kind};
@@ -27,10 +27,20 @@ pub struct Prepares {
     made: BTreeSet<Oref>,
     bytes: usize,
     by_client: Map<ClientId, usize>,
-    /// Parts whose settlement may not be visible yet, with its stamp. No ordered state: only what is told to
-    /// readers needs them.
-    settled: VecDeque<(Stamp, Stamp)>,
+    /// Parts whose settlement may not be visible yet. No ordered state: only what is told to readers needs
+    /// them.
+    settled: VecDeque<Settled>,
     sum: RowSum,
+}
+
+/// A part that is settled.
+#[derive(Debug, Clone)]
+struct Settled {
+    /// The stamp of its prepare, and of its settlement.
+    prepared: Stamp,
+    at: Stamp,
+    coordinator: SpaceId,
+    writes: Vec<Oref>,
 }
 
 /// A part of a transaction.
@@ -102,24 +112,63 @@ impl Prepares {
             }
         }
         self.sum.remove(&row(prepared, part.of, part.coordinator));
-        self.settled.push_back((prepared, at));
+        let writes = effects.writes.iter().map(|w| w.oref).collect();
+        self.settled.push_back(Settled { prepared, at, coordinator: part.coordinator, writes });
     }
 
     /// Everything up to this stamp is visible.
     pub fn shown(&mut self, visible: Stamp) {
-        while self.settled.pop_front_if(|(_, at)| *at <= visible).is_some() {}
+        while self.settled.pop_front_if(|settled| settled.at <= visible).is_some() {}
     }
 
     /// Says whether in the visible state no prepare up to a stamp waits for its settlement.
     pub fn is_settled(&self, upto: Stamp, visible: Stamp) -> bool {
         let waits = self.parts.first_key_value().is_some_and(|(stamp, _)| *stamp <= upto);
-        let is_hidden = |(stamp, at): &(Stamp, Stamp)| *stamp <= upto && *at > visible;
+        let is_hidden = |settled: &Settled| settled.prepared <= upto && settled.at > visible;
         !waits && !self.settled.iter().any(is_hidden) || dropped(Rule::UnsettledRead)
+    }
+
+    /// The parts that were prepared up to a stamp and are not settled in the visible state, as a reader of that
+    /// state is told of them; none if there are none.
+    pub fn held(&self, upto: Stamp, visible: Stamp) -> Option<Held> {
+        if self.is_settled(upto, visible) {
+            return None;
+        }
+        let open = self.parts.range(..=upto).map(|(stamp, part)| (*stamp, part.coordinator));
+        let hidden = || self.settled.iter().filter(|it| it.prepared <= upto && it.at > visible);
+        let all = open.chain(hidden().map(|it| (it.prepared, it.coordinator)));
+        let (mut youngest, mut oldest) = (Stamp::ZERO, None);
+        for (stamp, coordinator) in all {
+            youngest = youngest.max(stamp);
+            let is_older = oldest.is_none_or(|(older, _)| stamp < older);
+            oldest = if is_older { Some((stamp, coordinator)) } else { oldest };
+        }
+        let (_, decider) = oldest?;
+        let written = self.written.iter().map(|(oref, stamp)| (*oref, *stamp));
+        let written = written.filter(|(_, stamp)| *stamp <= upto);
+        let of_hidden = |it: &Settled| it.writes.iter().map(|oref| (*oref, it.prepared)).collect::<Vec<_>>();
+        let mut objects: Vec<(Oref, Stamp)> =
+            written.chain(hidden().flat_map(of_hidden)).take(HELD_MAX + 1).collect();
+        objects.sort_unstable();
+        if dropped(Rule::HeldNotNamed) {
+            objects.pop();
+        }
+        let objects = match objects.len() {
+            0..=HELD_MAX => Some(objects),
+            _ => None,
+        };
+        Some(Held { upto: youngest, decider, objects })
+    }
+
+    /// Says whether in the visible state the part that was prepared at a stamp waits for no settlement.
+    pub fn is_one_settled(&self, prepared: Stamp, visible: Stamp) -> bool {
+        let is_hidden = |settled: &Settled| settled.prepared == prepared && settled.at > visible;
+        !self.parts.contains_key(&prepared) && !self.settled.iter().any(is_hidden)
     }
 
     /// The stamp at which a part was settled that is not known to be visible yet.
     pub fn settled_at(&self, prepared: Stamp) -> Option<Stamp> {
-        self.settled.iter().find(|(stamp, _)| *stamp == prepared).map(|(_, at)| *at)
+        self.settled.iter().find(|settled| settled.prepared == prepared).map(|settled| settled.at)
     }
 
     /// An object that a transaction read or writes and may not, because a part holds it: what it read will be
@@ -267,6 +316,26 @@ mod tests {
         assert!(!prepares.is_settled(Stamp(10), Stamp(11)) && prepares.is_settled(Stamp(10), Stamp(12)));
         prepares.shown(Stamp(12));
         assert!(prepares.is_settled(Stamp(10), Stamp(12)));
+    }
+
+    #[test]
+    fn held_objects_are_named_until_their_settlement_shows() {
+        let mut prepares = Prepares::default();
+        prepares.begin(Stamp(10), &prepared(1, &[1, 2], &[(2, false), (3, true)]));
+        prepares.begin(Stamp(11), &prepared(2, &[5], &[(5, false)]));
+        let named = |p: &Prepares, upto, visible| {
+            let held = p.held(Stamp(upto), Stamp(visible))?;
+            Some((held.upto.0, held.objects.map(|objects| objects.len())))
+        };
+        assert_eq!(named(&prepares, 9, 20), None);
+        assert_eq!(named(&prepares, 10, 20), Some((10, Some(2))));
+        assert_eq!(named(&prepares, 15, 20), Some((11, Some(3))));
+        prepares.end(Stamp(10), Stamp(21));
+        assert_eq!(named(&prepares, 15, 20), Some((11, Some(3))), "the settlement is not visible yet");
+        assert_eq!(named(&prepares, 15, 21), Some((11, Some(1))));
+        let many: Vec<(u32, bool)> = (10..300).map(|n| (n, false)).collect();
+        prepares.begin(Stamp(22), &prepared(3, &[], &many));
+        assert_eq!(named(&prepares, 30, 30), Some((22, None)), "all are meant");
     }
 
     #[test]

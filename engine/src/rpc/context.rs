@@ -146,7 +146,7 @@ impl<'a> Context<'a> {
         is_conflict: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
         let saw = &mut |token| self.seen.set(Some(token));
-        run_seen(self.port()?, self.options(), body, is_conflict, saw)
+        run_seen(self.port()?, (self.options(), None), body, is_conflict, saw)
     }
 
     /// The state that the last transaction of this call has read or made; none before it has run one. Given

@@ -2,7 +2,9 @@
 
 use tercel_wire::frame::Header;
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
-use tercel_wire::message::{Decide, FromServer, Limit, Nothing, Prepare, Refusal, Settle};
+use tercel_wire::message::{
+    AwaitSettled, Awaited, Decide, FromServer, Limit, Prepare, Refusal, Settle, SettledUpto,
+};
 use tercel_wire::vector::VECTOR_MAX;
 
 use super::{Cx, Sessions};
@@ -87,35 +89,67 @@ impl Sessions {
         });
     }
 
-    /// A client asks to be answered once no prepare up to a stamp is unsettled.
-    pub(super) fn await_settled(&mut self, asked: Asked, upto: Stamp, cx: &mut Cx) {
-        let visible = cx.work.pages.visible();
-        if upto <= visible && cx.work.replica.prepares.is_settled(upto, visible) {
-            return self.tell_settled(asked, cx);
+    /// A client asks to be answered once no prepare up to a stamp is unsettled, or is named.
+    pub(super) fn await_settled(&mut self, asked: Asked, wait: &AwaitSettled, cx: &mut Cx) {
+        let (upto, of) = (wait.upto, wait.of.unwrap_or(Awaited::All));
+        if is_over(upto, of, cx) {
+            return self.tell_settled(asked, (upto, of), cx);
         }
         let Some(session) = self.all.get_mut(&asked.conn) else { return };
         if session.awaiting >= limits::AWAITING_MAX {
             return cx.refuse(asked, Refusal::FULL, "this client waits for too many settlements at once");
         }
-        session.awaiting += usize::from(self.echoing.awaiting.insert((upto, asked.conn, asked.call)));
+        let waiting = match of {
+            Awaited::All => &mut self.echoing.awaiting,
+            Awaited::AllButNamed => &mut self.echoing.naming,
+            Awaited::One => &mut self.echoing.awaiting_one,
+        };
+        session.awaiting += usize::from(waiting.insert((upto, asked.conn, asked.call)));
     }
 
-    fn tell_settled(&mut self, asked: Asked, cx: &mut Cx) {
+    fn tell_settled(&mut self, asked: Asked, (upto, of): (Stamp, Awaited), cx: &mut Cx) {
+        let named = |cx: &Cx| cx.work.replica.prepares.held(upto, cx.work.pages.visible());
+        let held = if of == Awaited::AllButNamed { named(cx) } else { None };
         self.stream_to(asked.conn, cx);
-        cx.answer(asked, &FromServer::SettledUpto(Nothing));
+        cx.answer(asked, &FromServer::SettledUpto(SettledUpto { held }));
     }
 
     /// Answers those for which nothing is unsettled any more.
     pub(super) fn answer_awaiting(&mut self, cx: &mut Cx) {
-        let visible = cx.work.pages.visible();
         // What is settled up to a stamp is so up to each before it.
-        while let Some((upto, conn, call)) = self.echoing.awaiting.first().copied()
-            && upto <= visible
-            && cx.work.replica.prepares.is_settled(upto, visible)
+        while let Some(of) =
+            self.echoing.awaiting.first().copied().filter(|of| is_over(of.0, Awaited::All, cx))
         {
             self.echoing.awaiting.pop_first();
-            self.all.get_mut(&conn).into_iter().for_each(|session| session.awaiting -= 1);
-            self.tell_settled(Asked { conn, call }, cx);
+            self.answer_waiting(of, Awaited::All, cx);
+        }
+        while let Some(of) = self.echoing.naming.first().copied()
+            && is_over(of.0, Awaited::AllButNamed, cx)
+        {
+            self.echoing.naming.pop_first();
+            self.answer_waiting(of, Awaited::AllButNamed, cx);
+        }
+        let over = self.echoing.awaiting_one.iter().filter(|of| is_over(of.0, Awaited::One, cx));
+        let over: Vec<_> = over.copied().collect();
+        for of in over {
+            self.echoing.awaiting_one.remove(&of);
+            self.answer_waiting(of, Awaited::One, cx);
         }
     }
+
+    fn answer_waiting(&mut self, (upto, conn, call): (Stamp, Conn, u64), of: Awaited, cx: &mut Cx) {
+        self.all.get_mut(&conn).into_iter().for_each(|session| session.awaiting -= 1);
+        self.tell_settled(Asked { conn, call }, (upto, of), cx);
+    }
+}
+
+/// Says whether a question about parts up to a stamp, or of it, can be answered.
+fn is_over(upto: Stamp, of: Awaited, cx: &Cx) -> bool {
+    let (visible, prepares) = (cx.work.pages.visible(), &cx.work.replica.prepares);
+    upto <= visible
+        && match of {
+            Awaited::All => prepares.is_settled(upto, visible),
+            Awaited::AllButNamed => true,
+            Awaited::One => prepares.is_one_settled(upto, visible),
+        }
 }

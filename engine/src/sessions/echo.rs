@@ -35,9 +35,16 @@ pub(super) struct Echoing {
     next: Vec<Asked>,
     /// The sequencer has confirmed that this node leads, then; echoes wait until this stamp is visible.
     confirmed: Option<(Stamp, Now)>,
+    /// Questions of transactions inside of this server, confirmed: they wait until no prepare up to the stamp
+    /// is unsettled.
+    inside: Vec<(Stamp, u64)>,
     /// Other questions, which wait until no prepare up to a stamp is unsettled: by stamp, connection and
     /// call. Each connection has at most [`AWAITING_MAX`](crate::limits::AWAITING_MAX).
     pub awaiting: BTreeSet<(Stamp, Conn, u64)>,
+    /// The same, which are answered once the stamp is visible, with what is not settled. They count as those.
+    pub naming: BTreeSet<(Stamp, Conn, u64)>,
+    /// The same, which wait for the part that was prepared at the stamp.
+    pub awaiting_one: BTreeSet<(Stamp, Conn, u64)>,
 }
 
 impl Echoing {
@@ -87,8 +94,7 @@ impl Sessions {
             None => self.echoing.next.push(asked),
         }
         self.confirm(cx);
-        // Clients give up a silent server before a part that waits for another space is settled, or before a
-        // slow disk has what was ordered.
+        // Clients give up a silent server before a slow disk has what was ordered.
         if !self.echoing.next.iter().any(|next| next.conn == asked.conn) {
             return;
         }
@@ -159,9 +165,6 @@ impl Sessions {
         if !self.echoing.confirmed.is_some_and(is_over) {
             return;
         }
-        if self.is_unsettled(cx) {
-            return self.refuse_unsettled(cx);
-        }
         if cx.leader.is_some() {
             return;
         }
@@ -176,47 +179,23 @@ impl Sessions {
         self.confirm(cx);
     }
 
-    /// Says whether a part was prepared by the moment of the question, and waits to be settled: its
-    /// transaction may have been acknowledged where it was decided.
-    fn is_unsettled(&self, cx: &Cx) -> bool {
-        let visible = cx.work.pages.visible();
-        self.echoing.confirmed.is_some_and(|(stamp, _)| {
-            stamp <= visible && !cx.work.replica.prepares.is_settled(stamp, visible)
-        })
-    }
-
-    /// A part waits for longer than a keepalive: says so to all that ask.
-    fn refuse_unsettled(&mut self, cx: &mut Cx) {
-        let text = match cx.work.replica.prepares.iter().next() {
-            Some((_, part)) => format!(
-                "a transaction that space {:x} decides was prepared here and is not settled: what is read here may be older; see \
-                 that the servers of both reach each other",
-                part.coordinator.0
-            ),
-            None => "a transaction over several spaces is being settled: try again".into(),
-        };
-        self.refuse_questions(&text, cx);
-        self.confirm(cx);
-    }
-
-    /// Echoes the questions whose stamp is visible, once no part that was prepared up to it is unsettled.
+    /// Echoes the questions whose stamp is visible. A part that was prepared up to that and is not settled may
+    /// have been acknowledged where it was decided: the echo names what it holds.
     pub(super) fn echo(&mut self, cx: &mut Cx) {
-        if self.echoing.confirmed.is_none_or(|(stamp, _)| stamp > cx.work.pages.visible())
-            || self.is_unsettled(cx)
-        {
-            return;
-        }
-        self.echoing.confirmed = None;
+        self.echo_inside(cx);
+        let visible = cx.work.pages.visible();
+        let Some((stamp, _)) = self.echoing.confirmed.take_if(|(stamp, _)| *stamp <= visible) else { return };
         let nearly_full = match &cx.leader {
             Some(leader) => leader.space_warning().is_some(),
             None => self.upstreams.line.nearly_full,
         };
         let mut body = Vec::new();
-        Pong { nearly_full }.encode(&mut body);
+        let held = cx.work.replica.prepares.held(stamp, visible);
+        Pong { nearly_full, held }.encode(&mut body);
         let mut answered = std::mem::take(&mut self.echoing.under_way);
         for asked in answered.drain(..) {
             if asked.conn == inside::CONN {
-                self.inside.echo(asked.call);
+                self.echoing.inside.push((stamp, asked.call));
                 continue;
             }
             if !self.all.contains_key(&asked.conn) {
@@ -232,6 +211,16 @@ impl Sessions {
         }
         // The next questions find room at hand.
         self.echoing.under_way = answered;
+        self.echo_inside(cx);
         self.confirm(cx);
+    }
+
+    /// Echoes the questions of transactions inside for which nothing is unsettled any more.
+    fn echo_inside(&mut self, cx: &Cx) {
+        let visible = cx.work.pages.visible();
+        let is_settled = |(stamp, _): &mut (Stamp, u64)| cx.work.replica.prepares.is_settled(*stamp, visible);
+        for (_, call) in self.echoing.inside.extract_if(.., is_settled) {
+            self.inside.echo(call);
+        }
     }
 }

@@ -275,6 +275,8 @@ impl Sessions {
         self.calls.drop_conn(conn);
         if session.awaiting > 0 {
             self.echoing.awaiting.retain(|(_, of, _)| *of != conn);
+            self.echoing.naming.retain(|(_, of, _)| *of != conn);
+            self.echoing.awaiting_one.retain(|(_, of, _)| *of != conn);
         }
         cx.work.pages.reads.forget(conn);
         let Some(client) = session.client else { return cx.work.seats.left(conn) };

@@ -99,7 +99,7 @@ impl Sessions {
             FromClient::Inquire(inquire) => {
                 self.lead(cx, |leader, work| leader.inquire(asked, inquire.of, work))
             }
-            FromClient::AwaitSettled(wait) => self.await_settled(asked, wait.upto, cx),
+            FromClient::AwaitSettled(wait) => self.await_settled(asked, &wait, cx),
             FromClient::Catalogue(_) => self.catalogue(asked, cx),
             FromClient::Bind(bind) => self.bind(asked, client, &bind, cx),
             FromClient::Request(request) if !self.may_request((asked, header), client, &request, cx) => {}

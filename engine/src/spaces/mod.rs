@@ -31,7 +31,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::object::{Obj, Object};
 use crate::time::Now;
-use crate::txn::{self, Begin, Freshness, Isolation, Options, Port, Step, TaskPort, Tx};
+use crate::txn::{self, Begin, Freshness, HeldUp, Isolation, Options, Port, Step, TaskPort, Tx};
 use commit::Committing;
 
 /// One course of events over several spaces: what it does later sees all that it saw and did before, in every
@@ -289,18 +289,19 @@ impl<'s> Session<'s> {
     }
 
     /// Waits until the transactions over several spaces of which a space is known to have a part are settled
-    /// there. Gives a stamp of it from which on they are.
+    /// there, or named. Gives a stamp of it from which on they are, and those that are named: who reads there
+    /// looks whether it has read what they write.
     fn settled_from(
         &self,
         at: usize,
         (space, seen): (SpaceId, Option<Seen>),
         within: &Within<'_>,
-    ) -> Result<Stamp, Error> {
+    ) -> Result<(Stamp, Option<Arc<HeldUp>>), Error> {
         let Some(seen) = seen.filter(|seen| seen.done > Stamp::ZERO && !dropped(Rule::DoneNotCovered)) else {
-            return Ok(Stamp::ZERO);
+            return Ok((Stamp::ZERO, None));
         };
         let port = self.port(at);
-        txn::settled_from(port, within.until(port), seen.done, seen.token(space))
+        txn::settled_from(port, within.until(port), (seen.done, true), seen.token(space))
     }
 
     /// A state of a space was read or made.
@@ -507,7 +508,7 @@ impl<'s> Session<'s> {
             let port = self.port(*at);
             let bound = port.now().plus_us(limits::RUN_SAME_US);
             let until = within.until(port).map_or(bound, |until| until.min(bound));
-            _ = txn::settled_from(port, Some(until), state.stamp, *state);
+            _ = txn::settled_from(port, Some(until), (state.stamp, false), *state);
         }
     }
 }
@@ -613,7 +614,7 @@ impl Attempts {
             self.seen.clone_from(&tokens);
         }
         // A body that saw states which hold no longer may have failed for that alone.
-        let is_doubtful = returned.is_err() && cut.is_stale()?;
+        let is_doubtful = returned.is_err() && cut.is_stale()? || cut.is_held_up(returned.is_err())?;
         Ok(match returned {
             Err(e) if is_conflict(&e) => Attempt::Lost(e),
             _ if !together || is_doubtful => Attempt::Lost(Error::Conflict(None).into()),
@@ -699,9 +700,9 @@ impl InSpace<'_, '_> {
         is_conflict: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
         let _amid = self.session.enter()?;
-        let (id, within) = self.begin()?;
+        let (id, within, held) = self.begin()?;
         self.session.depend(self.at, id, &within)?;
-        let options = within.left(self.at_least(id));
+        let options = (within.left(self.at_least(id)), held);
         let saw = &mut |token| self.session.saw(self.at, token);
         txn::run_seen(self.session.port(self.at), options, body, is_conflict, saw)
     }
@@ -729,12 +730,12 @@ impl InSpace<'_, '_> {
         is_conflict: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
         let _amid = self.session.enter()?;
-        let (id, within) = self.begin()?;
+        let (id, within, held) = self.begin()?;
         let body = |tx: &Tx<'_>| {
             let value = body(tx)?;
             if tx.is_read_only() { Ok(value) } else { Err(writes("`read`").into()) }
         };
-        let options = within.left(self.at_least(id));
+        let options = (within.left(self.at_least(id)), held);
         txn::run_seen(self.session.port(self.at), options, body, is_conflict, &mut |token| {
             if !dropped(Rule::ReadNotSeen) {
                 self.session.saw(self.at, token);
@@ -742,13 +743,13 @@ impl InSpace<'_, '_> {
         })
     }
 
-    fn begin(&self) -> Result<(SpaceId, Within<'_>), Error> {
+    fn begin(&self) -> Result<(SpaceId, Within<'_>, Option<Arc<HeldUp>>), Error> {
         let within = Within::begin(self.options, self.session.port(self.at));
         self.session.close(Some(self.at), &within)?;
         let id = self.session.id(self.at, &within)?;
         let seen = self.session.seen.borrow().get(id);
-        self.session.settled_from(self.at, (id, seen), &within)?;
-        Ok((id, within))
+        let (_, held) = self.session.settled_from(self.at, (id, seen), &within)?;
+        Ok((id, within, held))
     }
 
     /// The state that its transactions need: of what was seen, of what was read last, and of what was asked
@@ -784,8 +785,9 @@ impl<'a> Cut<'a> {
             // The spaces that were read before may rest on this one, and on more of it if their states moved.
             self.join_needs()?;
             let (need, at_least) = (self.needs.borrow().get(id), self.needs.borrow().token(id));
-            self.session.settled_from(at, (id, need), &self.within)?;
+            let (_, held) = self.session.settled_from(at, (id, need), &self.within)?;
             let tx = self.session.begin(at, self.within.left(at_least))?;
+            held.into_iter().for_each(|held| tx.also_held(held));
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;
@@ -817,6 +819,13 @@ impl<'a> Cut<'a> {
         open.try_fold(false, |is_stale, tx| Ok(is_stale || tx.is_stale()?))
     }
 
+    /// Says whether what an unsettled part writes was read, and no space judges that at a commit.
+    fn is_held_up(&self, fails: bool) -> Result<bool, Error> {
+        let is_judged = !fails && self.has_written() && self.within.options.isolation != Isolation::Snapshot;
+        let mut open = self.transactions.iter().filter_map(OnceCell::get).filter(|_| !is_judged);
+        open.try_fold(false, |is_held_up, tx| Ok(is_held_up || tx.is_held_up()?))
+    }
+
     fn has_written(&self) -> bool {
         self.transactions.iter().filter_map(OnceCell::get).any(Tx::has_written)
     }
@@ -836,10 +845,15 @@ impl<'a> Cut<'a> {
             let mut late = Vec::new();
             for (at, token) in &tokens {
                 let need = needs.get(token.space);
-                if need.is_some_and(|need| token.stamp < need.at.max(need.done))
-                    || self.session.settled_from(*at, (token.space, need), &self.within)? > token.stamp
-                {
+                if need.is_some_and(|need| token.stamp < need.at.max(need.done)) {
                     late.push(*at);
+                    continue;
+                }
+                let (from, held) = self.session.settled_from(*at, (token.space, need), &self.within)?;
+                if from > token.stamp {
+                    late.push(*at);
+                } else if let (Some(tx), Some(held)) = (self.transactions[*at].get(), held) {
+                    tx.also_held(held);
                 }
             }
             if late.is_empty() {
@@ -860,9 +874,10 @@ impl<'a> Cut<'a> {
         let (Some(tx), Some(id)) = (self.transactions[at].get(), self.session.ids.borrow()[at]) else {
             return Ok(true);
         };
-        self.session.settled_from(at, (id, needs.get(id)), &self.within)?;
+        let (_, held) = self.session.settled_from(at, (id, needs.get(id)), &self.within)?;
+        held.into_iter().for_each(|held| tx.also_held(held));
         let options = Options { isolation: Isolation::default(), ..self.within.left(needs.token(id)) };
-        tx.holds_since(&mut Begin::new(&options))
+        tx.holds_since(&mut Begin::new(&options).looking_at_end())
     }
 
     /// Says whether all that was read is of one moment, if that is asked for: whether each space says, asked
@@ -876,7 +891,8 @@ impl<'a> Cut<'a> {
         let mut begins = match self.session.tasks.as_ref().and_then(|kept| kept.asked_in(tokens)) {
             Some(asked) => asked,
             None => {
-                let mut begins = vec![Begin::new(&self.within.left(None)); open.len()];
+                let begin = Begin::new(&self.within.left(None)).looking_at_end();
+                let mut begins = vec![begin; open.len()];
                 open.iter().zip(&mut begins).try_for_each(|(tx, begin)| tx.send_question(begin))?;
                 begins
             }

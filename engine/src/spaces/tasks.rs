@@ -136,12 +136,15 @@ impl Session<'_> {
         poll_fn(move |cx| run.poll(cx, &mut body, &is_conflict)).await
     }
 
-    /// Begins a transaction in a space. That of a task takes up the begin which it has asked for before.
+    /// Begins a transaction in a space, whose cut looks at its end whether it has read what is held. That of a task takes up the begin which it has asked for before.
     pub(super) fn begin(&self, at: usize, options: Options) -> Result<Tx<'_>, Error> {
         let port = self.port(at);
-        let Some(kept) = &self.tasks else { return Tx::begin(port, options) };
+        let new = || Begin::new(&options).looking_at_end();
+        let Some(kept) = &self.tasks else {
+            return Tx::begin_by(port, &options, options.until(port), &mut new());
+        };
         let asked = kept.begins.borrow_mut()[at].take();
-        let mut begin = asked.unwrap_or_else(|| Begin::new(&options)).holding(options.at_least);
+        let mut begin = asked.unwrap_or_else(new).holding(options.at_least);
         let tx = Tx::begin_by(port, &options, options.until(port), &mut begin);
         kept.begins.borrow_mut()[at] = Some(begin);
         if tx.as_ref().is_err_and(Error::is_outage) {

@@ -10,7 +10,7 @@ use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
 use super::commit::{Parcel, Sending, found, in_words, verdict};
-use super::{Across, Begin, Freshness, Hold, Home, Isolation, Options, Port, SentPart, Step, Tx};
+use super::{Across, Begin, Freshness, HeldUp, Hold, Home, Isolation, Options, Port, SentPart, Step, Tx};
 use crate::error::Error;
 use crate::limits;
 use crate::time::Now;
@@ -202,7 +202,7 @@ pub(crate) fn settle(port: &dyn Port, settle: &Settle) {
             drop(across.settle(settle));
             if settle.seen.is_some() {
                 // The next transaction that begins here will want to know.
-                drop(across.settled_from(settle.prepared));
+                drop(across.settled_or_named(settle.prepared));
             }
         }
         Step::Done
@@ -211,18 +211,22 @@ pub(crate) fn settle(port: &dyn Port, settle: &Settle) {
 }
 
 /// Waits until the client of a space shows a state in which no prepare up to a stamp waits for its
-/// settlement. Gives a stamp from which on that is so. Fails with `OtherHistory` if `seen`, the state that
-/// has the prepare, is of a history that the space has lost.
+/// settlement, but for parts that are named, if those may be. Gives a stamp from which on that is so, and those
+/// parts. Fails with `OtherHistory` if `seen`, the state that has the prepare, is of a history that the space
+/// has lost.
 pub(crate) fn settled_from(
     port: &dyn Port,
     until: Option<Now>,
-    upto: Stamp,
+    (upto, is_named): (Stamp, bool),
     seen: Token,
-) -> Result<Stamp, Error> {
+) -> Result<(Stamp, Option<Arc<HeldUp>>), Error> {
     let stale = Options { freshness: Freshness::Stale, at_least: Some(seen), ..Options::default() };
     let (mut end, mut begin) = (None, Begin::new(&stale));
     let driven = port.drive(until, &mut |home, now| {
-        end = across(home, |across| across.settled_from(upto));
+        end = across(home, |across| match is_named {
+            true => across.settled_or_named(upto),
+            false => across.settled_from(upto).map(|settled| settled.map(|from| (from, None))),
+        });
         if end.is_none()
             && let Some(Err(e @ Error::OtherHistory(_))) = home.may_begin(now, &mut begin)
         {
@@ -236,7 +240,7 @@ pub(crate) fn settled_from(
             "a transaction over several spaces, of which the session has seen a part, was not settled in time in another"
                 .into(),
         )),
-        driven => driven.and(end.unwrap_or(Ok(Stamp::ZERO))),
+        driven => driven.and(end.unwrap_or(Ok((Stamp::ZERO, None)))),
     }
 }
 

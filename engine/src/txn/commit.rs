@@ -47,6 +47,7 @@ impl Tx<'_> {
     /// answer came, and without one if its time was over before it was sent; `PlaceLost` if it fills a place
     /// that is lost; `Full`, also if it read more than can be remembered; `Unavailable`.
     pub fn commit(self) -> Result<Committed, Error> {
+        self.see_settled()?;
         if self.write_set.is_empty() {
             if dropped(Rule::CheckAtEndOnly) && self.is_stale()? {
                 return Err(Error::Conflict(None));
@@ -77,6 +78,12 @@ impl Tx<'_> {
         };
         let token = self.end(op, driven, answer)?;
         Ok(Committed { stamp: token.stamp, token, op: Some(op) })
+    }
+
+    /// Waits for parts that write what was read, unless that is judged where the transaction is ordered.
+    pub(super) fn see_settled(&self) -> Result<(), Error> {
+        let is_judged = self.has_written() && self.isolation != Isolation::Snapshot;
+        if !is_judged && self.is_held_up()? { Err(Error::Conflict(None)) } else { Ok(()) }
     }
 
     /// Sends it by `submit` as soon as it may be sent.

@@ -10,13 +10,15 @@
 //! asked is in the state that the home shows.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_heap::Scope;
-use tercel_wire::id::Stamp;
+use tercel_wire::id::{Oref, SpaceId, Stamp};
+use tercel_wire::message::Held;
 use tercel_wire::token::Token;
 
-use super::{Isolation, Options};
+use super::{Across, Isolation, Options};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::{Now, micros};
@@ -41,6 +43,90 @@ pub enum Freshness {
     Stale,
 }
 
+/// Parts of transactions over several spaces that were prepared by the time of a question, and not settled in
+/// the state of its echo. They may have been acknowledged where they were decided, so a reader of this state
+/// that is to see what was acknowledged waits for their end, if it has read what they write.
+#[derive(Debug)]
+pub struct HeldUp {
+    /// The youngest prepare of them.
+    pub upto: Stamp,
+    /// The space that decides the oldest.
+    decider: SpaceId,
+    /// The objects that they write, in order, each with the prepare of its part; none if all of the space are
+    /// meant.
+    objects: Option<Vec<(Oref, Stamp)>>,
+    /// The longest wait for their end, of one that has no time of its own, in microseconds.
+    pub patience_us: u64,
+}
+
+impl HeldUp {
+    /// The parts that an echo names.
+    pub(crate) fn new(held: Held, patience_us: u64) -> HeldUp {
+        let Held { upto, decider, mut objects } = held;
+        objects.iter_mut().for_each(|objects| objects.sort_unstable());
+        HeldUp { upto, decider, objects, patience_us }
+    }
+
+    /// The parts that write what was read, by their prepares; none if there are no such parts.
+    pub(crate) fn met(&self, read: &[Oref]) -> Option<Met> {
+        if read.is_empty() || dropped(Rule::HeldRead) {
+            return None;
+        }
+        let Some(objects) = &self.objects else { return Some(Met::All(self.upto)) };
+        let mut prepares = Vec::new();
+        for oref in read {
+            let from = objects.partition_point(|(of, _)| of < oref);
+            prepares.extend(objects[from..].iter().take_while(|(of, _)| of == oref).map(|(_, stamp)| *stamp));
+        }
+        prepares.sort_unstable();
+        prepares.dedup();
+        match prepares.len() {
+            0 => None,
+            1..=MET_MAX => Some(Met::These(prepares)),
+            _ => Some(Met::All(self.upto)),
+        }
+    }
+
+    /// The words for whoever has waited for long.
+    pub(crate) fn is_late(&self) -> Error {
+        Error::Unavailable(format!(
+            "a transaction that space {:x} decides was prepared here and is not settled: what is read here may be older; see \
+             that the servers of both reach each other",
+            self.decider.0
+        ))
+    }
+}
+
+/// Parts for which a transaction waits one by one: fewer than a client remembers as settled.
+const MET_MAX: usize = 8;
+
+/// The parts for whose end a transaction waits.
+#[derive(Debug)]
+pub(crate) enum Met {
+    /// All that were prepared up to a stamp.
+    All(Stamp),
+    /// Those that were prepared at these stamps.
+    These(Vec<Stamp>),
+}
+
+impl Met {
+    /// A stamp from which on all of them are settled.
+    pub(crate) fn settled_from(&self, across: &mut dyn Across) -> Option<Result<Stamp, Error>> {
+        let prepares = match self {
+            Met::All(upto) => return across.settled_from(*upto),
+            Met::These(prepares) => prepares,
+        };
+        let mut from = Stamp::ZERO;
+        for prepared in prepares {
+            match across.one_settled_from(*prepared)? {
+                Ok(one) => from = from.max(one),
+                Err(e) => return Some(Err(e)),
+            }
+        }
+        Some(Ok(from))
+    }
+}
+
 /// A transaction that is to begin: what it demands of the state, kept between the calls of one begin.
 #[derive(Debug, Clone)]
 pub struct Begin {
@@ -56,6 +142,14 @@ pub struct Begin {
     pub(crate) token_call: Option<u64>,
     /// The server's words on why it could not say how far the space is, when it was asked last.
     pub(crate) told: Option<Error>,
+    /// Set if it looks at its end whether it has read what is held; else it begins once nothing is.
+    looks_at_end: bool,
+    /// The parts that were not settled in the state that it was allowed.
+    pub(crate) held: Option<Arc<HeldUp>>,
+    /// The begin of its wait for them.
+    pub(crate) held_since: Option<Now>,
+    /// Others of which it looks as well.
+    also: Option<Arc<HeldUp>>,
 }
 
 impl Begin {
@@ -69,12 +163,39 @@ impl Begin {
             question: None,
             token_call: None,
             told: None,
+            looks_at_end: false,
+            held: None,
+            held_since: None,
+            also: None,
         }
     }
 
     /// The state that it must contain, if one was named.
     pub(crate) fn at_least(&self) -> Option<Token> {
         self.at_least
+    }
+
+    /// The same, of one whose reads count for nothing before its end: it looks there whether it has read what
+    /// an unsettled part writes.
+    #[must_use]
+    pub(crate) fn looking_at_end(self) -> Begin {
+        Begin { looks_at_end: true, ..self }
+    }
+
+    /// The same, which looks as well at these parts.
+    #[must_use]
+    pub(crate) fn with(self, also: Option<Arc<HeldUp>>) -> Begin {
+        Begin { also, ..self }
+    }
+
+    /// Takes those parts, for the transaction that has begun.
+    pub(super) fn take_also(&mut self) -> Option<Arc<HeldUp>> {
+        self.also.take()
+    }
+
+    /// Says whether it looks at its end whether it has read what is held.
+    pub(crate) fn looks_at_end(&self) -> bool {
+        self.looks_at_end
     }
 
     /// The same, which must contain this state instead.
@@ -137,6 +258,8 @@ pub struct Begun {
     pub as_of: Option<Now>,
     /// The state, to pass on.
     pub token: Token,
+    /// The parts that are not settled in it, if what they write counts at the end.
+    pub held: Option<Arc<HeldUp>>,
 }
 
 /// The state that a transaction reads, and its age.
@@ -170,6 +293,8 @@ pub(crate) struct Echoes {
     asked: u64,
     under_way: VecDeque<Question>,
     echo: Option<Question>,
+    /// The parts that the echo named.
+    held: Option<Arc<HeldUp>>,
 }
 
 /// A question: its number, the call that carries it, and when it was asked.
@@ -209,12 +334,17 @@ impl Echoes {
 
     /// The echo to `call` is here; it named `stamp`, and the home has reached `watermark`. Echoes come in the
     /// order of their questions, but for those that were joined: a later one answers all before it.
-    pub(crate) fn heard(&mut self, call: u64, stamp: Stamp, watermark: Stamp) {
+    pub(crate) fn heard(&mut self, call: u64, stamp: Stamp, watermark: Stamp, held: Option<HeldUp>) {
         let Some(i) = self.under_way.iter().position(|q| q.call == call) else { return };
         let question = self.under_way.drain(..=i).next_back();
         if stamp <= watermark {
-            self.echo = question;
+            (self.echo, self.held) = (question, held.map(Arc::new));
         }
+    }
+
+    /// The parts that the youngest echo named, which were not settled in its state.
+    pub(crate) fn held(&self) -> Option<&Arc<HeldUp>> {
+        self.held.as_ref()
     }
 
     /// The echo to `call` is here, and names a moment by the server's clock: a rule dropped on purpose.
@@ -236,7 +366,7 @@ impl Echoes {
     /// Forgets questions and echo: they are of another history.
     pub(crate) fn forget(&mut self) {
         self.under_way.clear();
-        self.echo = None;
+        (self.echo, self.held) = (None, None);
     }
 
     /// Says whether a transaction may begin on the state that the home shows. `recent_us` is the age that
@@ -280,7 +410,7 @@ mod tests {
     fn echoed() -> Echoes {
         let mut echoes = Echoes::default();
         echoes.asked(7, Now(1_000));
-        echoes.heard(7, Stamp(5), Stamp(5));
+        echoes.heard(7, Stamp(5), Stamp(5), None);
         echoes
     }
 
@@ -304,12 +434,12 @@ mod tests {
         for mut begin in [begin(Isolation::Strict, Freshness::Stale), bounded(0)] {
             echoes.asked(8, Now(2_000));
             assert!(!allows(&echoes, &mut begin, 2_000));
-            echoes.heard(8, Stamp(6), Stamp(6));
+            echoes.heard(8, Stamp(6), Stamp(6), None);
             assert!(!allows(&echoes, &mut begin, 2_000), "the question was asked before the begin");
             assert!(!echoes.is_asked_for(&begin, Now(2_000), RECENT_US));
             echoes.asked(9, Now(2_000));
             assert!(echoes.is_asked_for(&begin, Now(2_000), RECENT_US));
-            echoes.heard(9, Stamp(6), Stamp(6));
+            echoes.heard(9, Stamp(6), Stamp(6), None);
             assert!(allows(&echoes, &mut begin, 2_000));
         }
     }
@@ -319,7 +449,7 @@ mod tests {
         let (mut echoes, mut begin) = (echoed(), bounded(1));
         assert!(!allows(&echoes, &mut begin, 5_000));
         echoes.asked(8, Now(5_000));
-        echoes.heard(8, Stamp(5), Stamp(5));
+        echoes.heard(8, Stamp(5), Stamp(5), None);
         assert!(allows(&echoes, &mut begin, 5_100));
         assert!(!allows(&echoes, &mut bounded(1), 5_100));
     }
@@ -328,7 +458,7 @@ mod tests {
     fn echo_beyond_the_watermark_does_not_count() {
         let mut echoes = Echoes::default();
         echoes.asked(7, Now(1_000));
-        echoes.heard(7, Stamp(6), Stamp(5));
+        echoes.heard(7, Stamp(6), Stamp(5), None);
         assert!(!allows(&echoes, &mut begin(Isolation::Serializable, Freshness::Stale), 1_001));
     }
 
@@ -338,9 +468,9 @@ mod tests {
         echoes.asked(7, Now(1_000));
         echoes.asked(8, Now(2_000));
         assert!(!echoes.may_ask());
-        echoes.heard(8, Stamp(5), Stamp(5));
+        echoes.heard(8, Stamp(5), Stamp(5), None);
         assert!(echoes.may_ask() && echoes.is_idle());
-        echoes.heard(7, Stamp(5), Stamp(5));
+        echoes.heard(7, Stamp(5), Stamp(5), None);
         let allowed = echoes.allow(&mut bounded(10_000), Now(2_500), RECENT_US);
         assert_eq!(allowed, Allowed::Yes { as_of: Now(2_000), ask: false });
     }

@@ -16,7 +16,7 @@ use tercel_wire::message::{Outcome, Prepared, Settle};
 use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
-use super::{Begin, Begun};
+use super::{Begin, Begun, HeldUp};
 use crate::consult::Consulted;
 use crate::error::Error;
 use crate::time::Now;
@@ -245,6 +245,19 @@ pub trait Across {
     /// # Errors
     /// In the server's words if it refuses to wait for that any longer; `Unavailable`.
     fn settled_from(&mut self, upto: Stamp) -> Option<Result<Stamp, Error>>;
+
+    /// A stamp from which on the part that was prepared at this one is settled. The state at hand has it.
+    ///
+    /// # Errors
+    /// As [`Across::settled_from`].
+    fn one_settled_from(&mut self, prepared: Stamp) -> Option<Result<Stamp, Error>>;
+
+    /// As [`Across::settled_from`], but for parts that are named: who reads such a state has to look whether it has read what
+    /// they write.
+    ///
+    /// # Errors
+    /// As [`Across::settled_from`].
+    fn settled_or_named(&mut self, upto: Stamp) -> Option<Result<(Stamp, Option<Arc<HeldUp>>), Error>>;
 }
 
 /// A space's part of a transaction over several, as it is sent.

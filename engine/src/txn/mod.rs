@@ -47,7 +47,7 @@ pub(crate) use commit::commit_surely;
 pub use edit::create_stored;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
-pub use fresh::{AsOf, Begin, Begun, Freshness};
+pub use fresh::{AsOf, Begin, Begun, Freshness, HeldUp};
 pub use home::{
     Across, Heard, Home, LocalWrite, Located, Search, SentPart, StoredObject, Wanted, WatchId, Watcher,
 };
@@ -215,6 +215,8 @@ pub struct Tx<'c> {
     as_of: Option<Now>,
     /// The state that it began with.
     began_at: Token,
+    /// The parts that are not settled in it, of which it looks at its end whether it has read what they write.
+    held: RefCell<Vec<Arc<HeldUp>>>,
     /// Bytes in the write set that the server's bound on a transaction allows.
     bytes_max: Cell<usize>,
     classes: RefCell<Map<&'static str, Known>>,
@@ -271,7 +273,7 @@ impl<'c> Tx<'c> {
         until: Option<Now>,
         begin: &mut Begin,
     ) -> Result<Tx<'c>, Error> {
-        let Begun { scope, bytes_max, as_of, token } =
+        let Begun { scope, bytes_max, as_of, token, held } =
             begun(port, until, begin, |home, now, begin| home.begin(now, begin))?;
         Ok(Tx {
             port,
@@ -281,6 +283,7 @@ impl<'c> Tx<'c> {
             until,
             as_of,
             began_at: token,
+            held: RefCell::new(held.into_iter().chain(begin.take_also()).collect()),
             bytes_max: Cell::new(bytes_max),
             classes: RefCell::default(),
             made: RefCell::default(),
@@ -402,7 +405,7 @@ pub fn run<R>(
     options: impl Into<Options>,
     body: impl FnMut(&Tx<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    attempts(port, options.into(), body, Error::is_retryable, None)
+    attempts(port, (options.into(), None), body, Error::is_retryable, None)
 }
 
 /// [`run`] for a body with errors of its own. They cannot be asked whether they are a conflict, so the
@@ -415,13 +418,14 @@ pub fn try_run<R, E: From<Error>>(
     options: impl Into<Options>,
     body: impl FnMut(&Tx<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
-    attempts(port, options.into(), body, |_| false, None)
+    attempts(port, (options.into(), None), body, |_| false, None)
 }
 
-/// [`run`] that also gives the states that its attempts have read, and the one that was committed.
+/// [`run`] that also gives the states that its attempts have read, and the one that was committed. Beside its
+/// options are parts of which it looks as well whether it has read what they write.
 pub(crate) fn run_seen<R, E: From<Error>>(
     port: &dyn Port,
-    options: Options,
+    options: (Options, Option<Arc<HeldUp>>),
     body: impl FnMut(&Tx<'_>) -> Result<R, E>,
     is_conflict: impl Fn(&E) -> bool,
     saw: &mut dyn FnMut(Token),
@@ -434,7 +438,7 @@ pub(crate) fn run_seen<R, E: From<Error>>(
 /// doomed for good.
 fn attempts<R, E: From<Error>>(
     port: &dyn Port,
-    options: Options,
+    (options, also): (Options, Option<Arc<HeldUp>>),
     mut body: impl FnMut(&Tx<'_>) -> Result<R, E>,
     is_conflict: impl Fn(&E) -> bool,
     mut saw: Option<&mut dyn FnMut(Token)>,
@@ -447,7 +451,7 @@ fn attempts<R, E: From<Error>>(
         if claim.is_none() {
             port.make_way();
         }
-        let tx = begin_in_turn(port, &options, until)?;
+        let tx = begin_in_turn(port, (&options, also.as_ref()), until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
         // the same snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
@@ -470,7 +474,7 @@ fn attempts<R, E: From<Error>>(
             },
             Err(e) if is_conflict(&e) => e,
             // A body that saw two states may have failed for that alone: the state decides.
-            Err(_) if tx.is_stale()? => Error::Conflict(None).into(),
+            Err(_) if tx.is_doubtful()? => Error::Conflict(None).into(),
             Err(e) => return Err(e),
         };
         retries += 1;
@@ -508,10 +512,15 @@ fn await_newer(port: &dyn Port, than: Stamp) {
 
 /// Begins a transaction; while as many are open as the home takes, waits until one of them has ended. One
 /// that waits longer than [`limits::RUN_SAME_US`] is told `Full`: those that are open may wait for it.
-fn begin_in_turn<'c>(port: &'c dyn Port, options: &Options, until: Option<Now>) -> Result<Tx<'c>, Error> {
+fn begin_in_turn<'c>(
+    port: &'c dyn Port,
+    (options, also): (&Options, Option<&Arc<HeldUp>>),
+    until: Option<Now>,
+) -> Result<Tx<'c>, Error> {
     let (since, mut tries) = (port.now(), 0u32);
     loop {
-        let begun = Tx::begin_until(port, options, until);
+        let begun =
+            Tx::begin_by(port, options, until, &mut Begin::new(options).looking_at_end().with(also.cloned()));
         let now = port.now();
         let is_late = until.is_some_and(|until| now >= until) || now.since_us(since) > limits::RUN_SAME_US;
         if is_late || !matches!(begun, Err(Error::Full(Bound::Transactions))) {

@@ -188,7 +188,7 @@ impl<R> Polled<R> {
         is_conflict: &dyn Fn(&E) -> bool,
     ) -> Result<Result<R, E>, Option<Lost<E>>> {
         self.state = State::Body;
-        let mut begin = self.begin.take().unwrap_or_else(|| Begin::new(&self.options));
+        let mut begin = self.begin.take().unwrap_or_else(|| Begin::new(&self.options).looking_at_end());
         let begun = Tx::begin_by(port, &self.options, self.until, &mut begin);
         if port.has_missed() {
             self.begin = Some(begin);
@@ -246,7 +246,7 @@ impl<R> Polled<R> {
             },
             Err(e) if is_conflict(&e) => Err(Some((e, None))),
             // A body that saw two states may have failed for that alone: the state decides.
-            Err(e) => match tx.is_stale() {
+            Err(e) => match tx.is_doubtful() {
                 Ok(true) => Err(Some(lost(Error::Conflict(None)))),
                 Ok(false) => Ok(Err(e)),
                 Err(_) if port.has_missed() => Err(None),
@@ -380,6 +380,7 @@ impl Sent {
 impl Tx<'_> {
     /// Sends the commit, and does not wait for the answer; gives nothing if there was nothing to send.
     pub(crate) fn send_commit(self) -> Result<Option<Sent>, Error> {
+        self.see_settled()?;
         if self.write_set.is_empty() {
             return Ok(None);
         }

@@ -1,11 +1,14 @@
 //! Reading: the hit path, and what happens when it does not hit.
 
+use std::sync::Arc;
+
 use tercel_heap::{Left, Lent, Lookup, RefView, TypeKey, Typed, View};
 use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, HEADER_BYTES, Ref};
 
-use super::{Begin, Home, Located, Search, StoredObject, Tx, Wanted, begun};
+use super::fresh::Met;
+use super::{Begin, HeldUp, Home, Located, Search, StoredObject, Tx, Wanted, begun};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -313,6 +316,57 @@ impl<'c> Tx<'c> {
         self.ask(|home, _| Some(Ok(matches!(home.recheck(&self.scope), Err(Error::Conflict(_))))))
     }
 
+    /// Looks at the end also at these parts.
+    pub(crate) fn also_held(&self, held: Arc<HeldUp>) {
+        let mut all = self.held.borrow_mut();
+        if !all.iter().any(|known| Arc::ptr_eq(known, &held)) {
+            all.push(held);
+        }
+    }
+
+    /// Says whether what an unsettled part writes was read: nothing that was made of it counts, once the part
+    /// is settled. It waits for that.
+    ///
+    /// # Errors
+    /// `Unavailable` if that takes longer than it may.
+    pub(crate) fn is_held_up(&self) -> Result<bool, Error> {
+        let held = self.held.borrow().clone();
+        held.iter().try_fold(false, |is_held_up, held| Ok(is_held_up || self.is_held_up_by(held)?))
+    }
+
+    fn is_held_up_by(&self, held: &HeldUp) -> Result<bool, Error> {
+        let (since, mut met) = (self.port.now(), None);
+        let waited = self.ask(|home, now| {
+            let Some(met) = met.get_or_insert_with(|| self.met(home, held)) else { return Some(Ok(false)) };
+            match met.settled_from(home.across()?) {
+                Some(settled) => Some(settled.map(|from| from > self.scope.snapshot())),
+                None if self.until.is_none() && now.since_us(since) > held.patience_us => {
+                    Some(Err(held.is_late()))
+                }
+                None => None,
+            }
+        });
+        waited.map_err(|e| match e {
+            Error::Timeout | Error::Unknown { .. } => held.is_late(),
+            e => e,
+        })
+    }
+
+    /// Says whether nothing that was made of what it read counts: something has changed since, or was held.
+    pub(crate) fn is_doubtful(&self) -> Result<bool, Error> {
+        Ok(self.is_stale()? || self.is_held_up()?)
+    }
+
+    /// The parts that write what it has read. What is not remembered may be that.
+    fn met(&self, home: &mut dyn Home, held: &HeldUp) -> Option<Met> {
+        if self.scope.doomed() {
+            return Some(Met::All(held.upto));
+        }
+        let mut read = Vec::new();
+        home.read_set(&self.scope, &mut read);
+        held.met(&read)
+    }
+
     /// Sends the question of a strict begin, and does not wait for its answer.
     pub(crate) fn send_question(&self, begin: &mut Begin) -> Result<(), Error> {
         // An answer given at once is given again in `holds_since`.
@@ -326,6 +380,17 @@ impl<'c> Tx<'c> {
     pub(crate) fn holds_since(&self, begin: &mut Begin) -> Result<bool, Error> {
         begun(self.port, self.until, begin, |home, now, begin| {
             let may_begin = home.may_begin(now, begin)?;
+            if let (Ok(_), Some(held)) = (&may_begin, begin.held.clone())
+                && let Some(met) = self.met(home, &held)
+            {
+                let since = *begin.held_since.get_or_insert(now);
+                match met.settled_from(home.across()?) {
+                    Some(Ok(_)) => {}
+                    Some(Err(e)) => return Some(Err(e)),
+                    None if begin.is_patient() || now.since_us(since) <= held.patience_us => return None,
+                    None => return Some(Err(held.is_late())),
+                }
+            }
             Some(may_begin.and_then(|_| match home.recheck(&self.scope) {
                 Ok(()) => Ok(true),
                 Err(Error::Conflict(_)) => Ok(false),

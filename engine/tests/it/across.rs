@@ -12,8 +12,8 @@ use tercel_engine::server::{CollectConfig, Conn, Consult, Consulted, Input, Reco
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{
-    AwaitSettled, Collect, Decide, Decided, Decision, Depend, Inquire, Limit, Ping, Prepare, Prepared,
-    Refusal, Settle, Write,
+    AwaitSettled, Collect, Decide, Decided, Decision, Depend, Held, Inquire, Limit, Ping, Pong, Prepare,
+    Prepared, Refusal, Settle, Write,
 };
 use tercel_wire::vector::{Seen, Vector};
 
@@ -321,30 +321,25 @@ fn participant_asks_what_became_of_its_part() {
 }
 
 #[test]
-fn space_settles_before_it_echoes() {
+fn echo_names_what_unsettled_parts_write() {
     let mut s = space();
-    let ping = |s: &mut Space| {
+    let held = |s: &mut Space| {
         let mut said = s.hand.send(B, Kind::Ping, |o| Ping { of: None }.encode(o));
         said.extend(s.hand.sync());
-        said
+        let (.., body) = said.into_iter().find(|(_, kind, ..)| *kind == Kind::Pong).expect("an echo");
+        Pong::decode(&body).unwrap().held
     };
-    assert!(has(&ping(&mut s), Kind::Pong));
+    assert_eq!(held(&mut s), None);
     let prepared = s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
-    let wait = s.hand.send(A, Kind::AwaitSettled, |o| AwaitSettled { upto: prepared }.encode(o));
-    assert!(!has(&wait, Kind::SettledUpto) && !has(&ping(&mut s), Kind::Pong));
+    let wait = s.hand.send(A, Kind::AwaitSettled, |o| AwaitSettled { upto: prepared, of: None }.encode(o));
+    assert!(!has(&wait, Kind::SettledUpto));
+    let of_part = Held { upto: prepared, decider: OTHER, objects: Some(vec![(s.x, prepared)]) };
+    assert_eq!(held(&mut s), Some(of_part.clone()));
+    s.pass(2_100_000);
+    assert_eq!(held(&mut s), Some(of_part));
     let said = s.settle(1, prepared, true);
-    assert!(has(&said, Kind::Pong) && has(&said, Kind::SettledUpto), "{said:?}");
-}
-
-#[test]
-fn question_is_refused_while_parts_wait() {
-    let mut s = space();
-    s.prepare(1, &[], &[(s.x, false, 7)]).unwrap();
-    s.hand.send(B, Kind::Ping, |o| Ping { of: None }.encode(o));
-    let said = s.pass(2_100_000);
-    let (reason, text) = refused(&said).expect("it is refused");
-    assert_eq!(reason, Refusal::Unavailable);
-    assert!(text.contains("space 63 decides"), "{text}");
+    assert!(has(&said, Kind::SettledUpto), "{said:?}");
+    assert_eq!(held(&mut s), None);
 }
 
 /// Asks to decide a transaction with a part at [`OTHER`]; nothing is durable yet.
@@ -706,17 +701,19 @@ fn settled_stamp_is_told_though_many_wait() {
         let conn = Conn(100 + n);
         s.hand.greet(conn, 1_000 + n, 1);
         for i in 0..AWAITING_MAX as u64 {
-            let wait = AwaitSettled { upto: Stamp((1 << 61) + i) };
+            let wait = AwaitSettled { upto: Stamp((1 << 61) + i), of: None };
             let said = s.hand.send(conn, Kind::AwaitSettled, |o| wait.encode(o));
             assert!(refused(&said).is_none());
         }
     }
     for conn in [Conn(100), B] {
-        let said = s.hand.send(conn, Kind::AwaitSettled, |o| AwaitSettled { upto: Stamp(1) }.encode(o));
+        let said =
+            s.hand.send(conn, Kind::AwaitSettled, |o| AwaitSettled { upto: Stamp(1), of: None }.encode(o));
         assert!(has(&said, Kind::SettledUpto), "{said:?}");
     }
-    let said =
-        s.hand.send(Conn(100), Kind::AwaitSettled, |o| AwaitSettled { upto: Stamp(1 << 62) }.encode(o));
+    let said = s
+        .hand
+        .send(Conn(100), Kind::AwaitSettled, |o| AwaitSettled { upto: Stamp(1 << 62), of: None }.encode(o));
     assert!(refused(&said).is_some(), "a connection has its own bound");
 }
 

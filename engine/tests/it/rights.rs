@@ -210,7 +210,7 @@ fn messages(s: &Space) -> Vec<(Kind, Vec<u8>, &'static [&'static str])> {
     add(FromClient::Decide(decide(&reads)), changes);
     add(FromClient::Settle(Settle { of: op, coordinator, prepared: Stamp(1), seen: None, view: None }), ALL);
     add(FromClient::Inquire(Inquire { of: op }), ALL);
-    add(FromClient::AwaitSettled(AwaitSettled { upto: Stamp(1) }), ALL);
+    add(FromClient::AwaitSettled(AwaitSettled { upto: Stamp(1), of: None }), ALL);
     let access = |step, right| FromClient::Access(Access { step, right });
     add(access(Accessing::Whoami, None), ALL);
     add(access(Accessing::List, None), &["operate", "grant"]);

@@ -307,6 +307,10 @@ OF_SPACES {
     ReadsNotHeld,
     HoldsForgotten,
     UnsettledRead,
+    /// An object that an unsettled part writes is not named to readers.
+    HeldNotNamed,
+    /// A reader is told of held objects, and does not look whether it has read one.
+    HeldRead,
     AbortNotSpent,
     ExportIsNoRoot,
     TokenNotWaitedFor,

@@ -129,7 +129,7 @@ impl ServerHost {
             }),
             _ => {
                 let mut body = Vec::new();
-                Pong { nearly_full: false }.encode(&mut body);
+                Pong { nearly_full: false, held: None }.encode(&mut body);
                 self.send(Kind::Pong, way, table.unwrap_or(0), &body, links);
                 Ok(())
             }

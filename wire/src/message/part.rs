@@ -49,6 +49,16 @@ parts! {
         /// The objects.
         orefs: Vec<Oref>,
     };
+    /// Parts of transactions over several spaces that are prepared and not settled.
+    Held {
+        /// The youngest prepare of them.
+        upto: Stamp,
+        /// The space that decides the oldest.
+        decider: SpaceId,
+        /// The objects that these parts write, each with the prepare of its part; none if they are more than
+        /// [`HELD_MAX`](super::HELD_MAX).
+        objects: Option<Vec<(Oref, Stamp)>>,
+    } where Held::check;
     /// A page with room beside the objects that are in it.
     Hole {
         /// The page.
@@ -125,6 +135,16 @@ parts! {
 /// Bytes by which an item fills a window besides its payload: its frame, and the memory that keeps it. The
 /// window thus bounds the number of small items, too.
 pub const ITEM_BYTES: usize = 64;
+
+/// Objects of unsettled parts that are named. If there are more, all objects of the space are meant.
+pub const HELD_MAX: usize = 256;
+
+impl Held {
+    fn check(&self) -> Result<(), DecodeError> {
+        let is_one = self.objects.as_ref().is_none_or(|objects| objects.len() <= HELD_MAX);
+        if is_one { Ok(()) } else { Err(DecodeError::TooMany("held")) }
+    }
+}
 
 impl Hole {
     fn check(&self) -> Result<(), DecodeError> {
@@ -341,6 +361,18 @@ impl<'a> Form<'a> for Outcome {
             }
             _ => Refusal::take(r, name).map(Err),
         }
+    }
+}
+
+numbered! {
+    /// The parts for whose settlement a client waits.
+    Awaited {
+        /// All that were prepared up to a stamp.
+        All = 0,
+        /// The same; the answer may come before, and names those that wait.
+        AllButNamed = 1,
+        /// The one that was prepared at a stamp.
+        One = 2,
     }
 }
 

@@ -9,8 +9,9 @@
 use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
-    Accessing, BackupPart, Change, Credit, Decision, HealthState, Hole, Item, MessageError, Nothing, Opening,
-    Outcome, PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Right, Settle, Via,
+    Accessing, Awaited, BackupPart, Change, Credit, Decision, HealthState, Held, Hole, Item, MessageError, Nothing,
+    Opening, Outcome, PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Right, Settle,
+    Via,
 };
 use crate::access::{Principal, Role};
 use crate::cursor::{DecodeError, Reader};
@@ -237,6 +238,8 @@ FromClient {
     36 AwaitSettled {
         /// The stamp.
         upto: Stamp,
+        /// The parts that are meant, if not all.
+        of: Option<Awaited> as Tail,
     } => SettledUpto;
     /// Proves that the sender of a [`Join`] has the group's secret.
     37 Prove {
@@ -349,6 +352,9 @@ FromServer {
     72 Pong {
         /// Set while the space has few pages left, or soon will have none.
         nearly_full: bool,
+        /// The parts of transactions over several spaces that are not settled in that state, though they were
+        /// prepared when the question came; none if there are no such parts.
+        held: Option<Held> as Tail,
     };
     /// The server's status.
     73 'a Status {
@@ -469,7 +475,10 @@ FromServer {
     };
     /// In all states from the stamp of the frame on, no prepare up to the stamp that was asked for waits for
     /// its settlement.
-    91 SettledUpto ();
+    91 SettledUpto {
+        /// The parts that wait all the same, as far as the question lets them.
+        held: Option<Held> as Tail,
+    };
     /// Asks the sender of a [`Join`] to prove that it has the group's secret, and proves that the server has.
     92 Challenge {
         /// The group.

@@ -444,7 +444,11 @@ fn messages_have_the_bytes_of_version_4() {
     message!(promised, "ping", FromClient::Ping, Ping { of: None });
     let token = Token { space: SpaceId(0x1112_1314_1516_1718), view: ViewId::new(4, 5), stamp: Stamp(6) };
     message!(promised, "ping_of", FromClient::Ping, Ping { of: Some(token) });
-    message!(promised, "pong", FromServer::Pong, Pong { nearly_full: true });
+    message!(promised, "pong", FromServer::Pong, Pong { nearly_full: true, held: None });
+    let of = |objects| Some(Held { upto: Stamp(7), decider: SpaceId(0x5ace), objects });
+    let held = of(Some(vec![(oref(3, 1), Stamp(6)), (oref(4, 2), Stamp(7))]));
+    message!(promised, "pong_held", FromServer::Pong, Pong { nearly_full: false, held });
+    message!(promised, "pong_all", FromServer::Pong, Pong { nearly_full: false, held: of(None) });
     let health = Health {
         state: HealthState::Draining,
         up_us: 0x0102_0304_0506,
@@ -697,13 +701,16 @@ fn messages_have_the_bytes_of_version_4() {
     let settle = Settle { of: op, coordinator: space, prepared: Stamp(0x0506), seen: None, view };
     message!(promised, "settle_of_view", FromClient::Settle, settle);
     message!(promised, "inquire", FromClient::Inquire, Inquire { of: op });
-    message!(promised, "await_settled", FromClient::AwaitSettled, AwaitSettled { upto: Stamp(0x0506) });
+    message!(promised, "await_settled", FromClient::AwaitSettled, AwaitSettled { upto: Stamp(0x0506), of: None });
+    let named = AwaitSettled { upto: Stamp(0x0506), of: Some(Awaited::AllButNamed) };
+    message!(promised, "await_settled_named", FromClient::AwaitSettled, named);
     for decision in Decision::ALL {
         let name = format!("decided_{decision:?}").to_lowercase();
         message!(promised, &name, FromServer::Decided, Decided { decision: *decision, seen: on.clone() });
     }
     message!(promised, "settled", FromServer::Settled, Nothing);
-    message!(promised, "settled_upto", FromServer::SettledUpto, Nothing);
+    message!(promised, "settled_upto", FromServer::SettledUpto, SettledUpto { held: None });
+    message!(promised, "settled_but_held", FromServer::SettledUpto, SettledUpto { held: of(None) });
     let begun = BackupBegun {
         stamp: Stamp(0x2122_2324_2526_2728),
         view: ViewId::new(0x4142_4344, 0x5152_5354),

@@ -201,6 +201,7 @@ impl Home for Inside<'_> {
             bytes_max: self.local.config.write_bytes_max,
             as_of,
             token: self.token(at),
+            held: None,
         }))
     }
 

@@ -134,7 +134,7 @@ impl Inside {
     /// The question of that number is answered.
     pub(super) fn echo(&mut self, number: u64) {
         // What was confirmed is visible.
-        self.echoes.heard(number, Stamp::ZERO, Stamp::ZERO);
+        self.echoes.heard(number, Stamp::ZERO, Stamp::ZERO, None);
         self.news += 1;
     }
 

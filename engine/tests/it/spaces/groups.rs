@@ -7,6 +7,7 @@ use tercel_engine::error::Error;
 use tercel_engine::limits::HELD_US;
 use tercel_engine::random::Random;
 use tercel_engine::server::ServerConfig;
+use tercel_engine::spaces::Cut;
 use tercel_engine::txn::{Freshness, Isolation, Options, Tx, run};
 use tercel_wire::id::SpaceId;
 use tercel_wire::record::Ref;
@@ -119,6 +120,7 @@ fn follower_passes_on_why_its_leader_waits() {
     let worlds = two();
     let (world, leads) = (&worlds[1], worlds[1].with(|w| w.leader()).unwrap());
     let readers = [leads, (leads + 1) % 3].map(|at| world.client(Some(at)));
+    let beside = run(&world.port(readers[0]), Isolation::Serializable, |tx| tx.create(&thing(8))).unwrap();
     let document = leave_unsettled(&worlds, [worlds[0].client(None), world.client(None)]);
     let there = |reader: usize| world.with(|w| (w.clients[reader].stats().connections, w.home(reader)));
     let read = |reader, options: Options, patience| {
@@ -138,9 +140,42 @@ fn follower_passes_on_why_its_leader_waits() {
                 assert!(text.contains("is not settled") && !text.contains("cut off"), "{text}");
             }
             assert_eq!(read(reader, Freshness::Stale.into(), None), Ok(1));
+            // What the part does not write is read and written at once.
+            let at_once = Options { timeout: Some(Duration::from_millis(50)), ..Isolation::Strict.into() };
+            let port = world.port(reader);
+            let count = run(&port, at_once, |tx| Ok(tx.get(beside)?.count())).unwrap();
+            run(&port, at_once, |tx| tx.edit(beside)?.set_count(count + 1)).unwrap();
         }
     }
     assert_eq!(readers.map(there), before);
+}
+
+#[test]
+fn cuts_and_transfers_beside_held_objects_go_on() {
+    let worlds = two();
+    let held = leave_unsettled(&worlds, [worlds[0].client(None), worlds[1].client(None)]);
+    // A third space, which knows nothing of that, and the one that holds the document.
+    let third = World::of_space(SpaceId(SPACE.0 + 2), 2, ServerConfig::default());
+    let ports = [&third, &worlds[1]].map(|world| world.port(world.client(None)));
+    let beside =
+        ports.each_ref().map(|port| run(port, Isolation::Serializable, |tx| tx.create(&thing(10))).unwrap());
+    let session = both(&[&ports[0], &ports[1]]);
+    let strict = |ms| Options { timeout: Some(Duration::from_millis(ms)), ..Isolation::Strict.into() };
+    let sum = |cut: &Cut<'_>| {
+        let [a, b] = ["accounts", "documents"].map(|name| cut.space(name));
+        Ok(a?.get(beside[0])?.count() + b?.get(beside[1])?.count())
+    };
+    for _ in 0..3 {
+        session
+            .run_with(strict(300), |cut| {
+                set(cut.space("accounts")?, beside[0], 9)?;
+                set(cut.space("documents")?, beside[1], 11)
+            })
+            .unwrap();
+        assert_eq!(session.read_with(strict(300), sum), Ok(20));
+    }
+    let refused = session.read_with(strict(300), |cut| Ok(cut.space("documents")?.get(held)?.count()));
+    assert!(refused.is_err(), "{refused:?}");
 }
 
 #[test]
