@@ -18,7 +18,7 @@ use super::commit::{bare, latencies, rate};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::stale::{self, Bare};
-use super::{COMMIT, Options, keyed, placed};
+use super::{COMMIT, Options, blocked, keyed, placed};
 
 /// As large as what suite `commit` commits.
 #[derive(Object)]
@@ -69,8 +69,14 @@ pub fn run(options: &Options) -> Result<Report, String> {
     check(&at_work)?;
     options.say("methods with keys");
     let keyed = keyed::run(options, &scratch)?;
-    let rows =
-        vec![one.note(format!("{}; {shape}; {SETTLED}", placed::note())), many.note(SETTLED), read, keyed];
+    let blocked = blocked::run(options, &scratch)?;
+    let rows = vec![
+        one.note(format!("{}; {shape}; {SETTLED}", placed::note())),
+        many.note(SETTLED),
+        read,
+        keyed,
+        blocked,
+    ];
     Ok(Report { suite: "bank", commit: COMMIT, machine: Machine::here(bank.servers[0].backend()), rows })
 }
 
@@ -114,13 +120,13 @@ fn check(at_work: &[AtWork<'_>]) -> Result<(), String> {
 }
 
 /// The clients of two spaces, with a purse in each that no other teller uses.
-struct Teller {
-    spaces: Spaces,
+pub(super) struct Teller {
+    pub spaces: Spaces,
     purses: [Ref<Purse>; 2],
 }
 
 impl Teller {
-    fn new(at: &[Address; 2]) -> Result<Teller, String> {
+    pub(super) fn new(at: &[Address; 2]) -> Result<Teller, String> {
         let clients = [connect(&at[0])?, connect(&at[1])?];
         let purses = [purse(&clients[0])?, purse(&clients[1])?];
         let [north, south] = clients;
@@ -128,7 +134,7 @@ impl Teller {
     }
 
     /// Exclusive, so that a thread may have it: a session is one thread's at a time.
-    fn transfer(&self, session: &mut Session<'_>) -> Result<(), Error> {
+    pub(super) fn transfer(&self, session: &mut Session<'_>) -> Result<(), Error> {
         session.run(|cut| {
             pay(&cut.space("north")?.get(self.purses[0])?, -1)?;
             pay(&cut.space("south")?.get(self.purses[1])?, 1)
@@ -136,7 +142,7 @@ impl Teller {
     }
 
     /// The money in both purses at one moment.
-    fn cents(&self, session: &Session<'_>) -> Result<i64, Error> {
+    pub(super) fn cents(&self, session: &Session<'_>) -> Result<i64, Error> {
         session.read_with(Isolation::Strict, |cut: &Cut<'_>| {
             let [north, south] = self.purses;
             Ok(cut.space("north")?.get(north)?.cents() + cut.space("south")?.get(south)?.cents())
@@ -237,7 +243,7 @@ fn blocks(
     )
 }
 
-fn failed(e: impl std::fmt::Display) -> String {
+pub(super) fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 

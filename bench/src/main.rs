@@ -35,6 +35,7 @@ mod anomalies;
 mod archive;
 mod args;
 mod bank;
+mod blocked;
 mod blocks;
 mod callgrind;
 mod churn;

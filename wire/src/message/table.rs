@@ -9,9 +9,9 @@
 use super::declare::{body, form, messages, type_of, words};
 use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
 use super::{
-    Accessing, Awaited, BackupPart, Change, Credit, Decision, HealthState, Held, Hole, Item, MessageError, Nothing,
-    Opening, Outcome, PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Right, Settle,
-    Via,
+    Accessing, Awaited, BackupPart, Change, Credit, Decision, HealthState, Held, Hole, Item, MessageError,
+    Nothing, Opening, Outcome, PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Right,
+    Settle, Via,
 };
 use crate::access::{Principal, Role};
 use crate::cursor::{DecodeError, Reader};

@@ -701,7 +701,12 @@ fn messages_have_the_bytes_of_version_4() {
     let settle = Settle { of: op, coordinator: space, prepared: Stamp(0x0506), seen: None, view };
     message!(promised, "settle_of_view", FromClient::Settle, settle);
     message!(promised, "inquire", FromClient::Inquire, Inquire { of: op });
-    message!(promised, "await_settled", FromClient::AwaitSettled, AwaitSettled { upto: Stamp(0x0506), of: None });
+    message!(
+        promised,
+        "await_settled",
+        FromClient::AwaitSettled,
+        AwaitSettled { upto: Stamp(0x0506), of: None }
+    );
     let named = AwaitSettled { upto: Stamp(0x0506), of: Some(Awaited::AllButNamed) };
     message!(promised, "await_settled_named", FromClient::AwaitSettled, named);
     for decision in Decision::ALL {
