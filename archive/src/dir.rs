@@ -39,8 +39,14 @@ impl DirStore {
         DirStore { dir: dir.into(), written: AtomicU64::new(0) }
     }
 
-    fn failed(&self, what: &str, why: &dyn std::fmt::Display) -> StoreError {
-        StoreError::Failed { store: self.url(), what: what.into(), why: why.to_string() }
+    fn failed(&self, what: &str, error: &io::Error) -> StoreError {
+        let (store, what, why) = (self.url(), what.into(), error.to_string());
+        match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                StoreError::Refused { store, what, why }
+            }
+            _ => StoreError::Failed { store, what, why },
+        }
     }
 
     /// Writes a file beside the objects, durably.
@@ -149,43 +155,5 @@ impl Store for DirStore {
             }
             _ => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn object_is_written_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = DirStore::open(dir.path()).unwrap();
-        assert!(store.put("log/1/a", b"one").unwrap());
-        assert!(!store.put("log/1/a", b"two").unwrap());
-        assert_eq!(store.get("log/1/a").unwrap().as_deref(), Some(&b"one"[..]));
-        assert_eq!(store.get("log/1/b").unwrap(), None);
-        assert_eq!(store.list("log/").unwrap(), ["log/1/a"]);
-        store.remove("log/1/a").unwrap();
-        store.remove("log/1/a").unwrap();
-        assert_eq!(store.list("").unwrap(), Vec::<String>::new());
-    }
-
-    #[test]
-    fn one_of_many_swaps_wins() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = DirStore::open(dir.path()).unwrap();
-        assert!(store.swap("head", None, b"0").unwrap());
-        assert!(!store.swap("head", None, b"1").unwrap());
-        let won = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for n in 0..8u8 {
-                let (store, won) = (&store, &won);
-                scope.spawn(move || {
-                    let is_mine = store.swap("head", Some(b"0"), &[n]).unwrap();
-                    won.fetch_add(is_mine.into(), Ordering::Relaxed);
-                });
-            }
-        });
-        assert_eq!(won.into_inner(), 1);
     }
 }

@@ -147,12 +147,11 @@ impl Head {
     /// If the store fails, or the head is none of this version.
     pub fn read(store: &dyn Store) -> Result<Option<(Head, Vec<u8>)>, StoreError> {
         let Some(bytes) = store.get(HEAD)? else { return Ok(None) };
-        let damaged =
-            |why: String| StoreError::Failed { store: store.url(), what: "reading head".into(), why };
+        let damaged = |why: String| StoreError::Damaged { store: store.url(), what: "head".into(), why };
         let body = std::str::from_utf8(&bytes).ok().and_then(|text| text.rsplit_once('\n'));
         let body = body.filter(|(body, sum)| *sum == sum_of(body)).map(|(body, _)| body);
-        let body = body.ok_or_else(|| damaged("it is damaged: its sum is not that of its bytes".into()))?;
-        let head: Head = serde_json::from_str(body).map_err(|e| damaged(format!("it is damaged: {e}")))?;
+        let body = body.ok_or_else(|| damaged("its sum is not that of its bytes".into()))?;
+        let head: Head = serde_json::from_str(body).map_err(|e| damaged(e.to_string()))?;
         match head.format {
             FORMAT => Ok(Some((head, bytes))),
             found => Err(damaged(format!("it is of version {found}, and this build knows {FORMAT}"))),

@@ -9,9 +9,34 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The URL names no store.
-    #[error("`{0}` names no store; say file:///DIR")]
-    Url(String),
-    /// The store cannot be reached, or refuses: it is tried again.
+    #[error("`{url}` names no store{why}; say file:///DIR or s3://BUCKET/PATH")]
+    Url {
+        /// The URL, without what may be a secret.
+        url: String,
+        /// The reason, behind a colon; empty if the scheme is unknown.
+        why: String,
+    },
+    /// The store refuses, and will refuse again until somebody has changed something: keys, rights, settings.
+    #[error("the store {store} refuses {what}: {why}")]
+    Refused {
+        /// The store.
+        store: String,
+        /// The request.
+        what: String,
+        /// The reason, and what to change.
+        why: String,
+    },
+    /// An object of the store has other bytes than were written.
+    #[error("{what} in the store {store} cannot be read: {why}")]
+    Damaged {
+        /// The store.
+        store: String,
+        /// The object.
+        what: String,
+        /// The defect.
+        why: String,
+    },
+    /// The store cannot be reached, or fails: it is tried again.
     #[error("the store {store} fails at {what}: {why}")]
     Failed {
         /// The store.

@@ -124,26 +124,33 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins to archive.
+    /// Begins to archive. A store that cannot be reached now is tried again.
     ///
     /// # Errors
-    /// If the store cannot be read, or has the archive of another space: with the name of its writer.
+    /// If the store refuses, or has a damaged head, or the archive of another space: with the name of its
+    /// writer.
     pub fn start(
         tap: Tap,
         space: tercel::SpaceId,
         store: Arc<dyn Store>,
         config: Config,
     ) -> Result<Writer, StoreError> {
-        if let Some((head, _)) = Head::read(&*store)? {
-            refuse_other(&head, space, &*store).map_err(|why| StoreError::Failed {
-                store: store.url(),
-                what: "beginning".into(),
-                why: why.to_string(),
-            })?;
+        match Head::read(&*store) {
+            Ok(Some((head, _))) => refuse_other(&head, space, &*store).map_err(|why| {
+                StoreError::Refused { store: store.url(), what: "the archive".into(), why: why.to_string() }
+            })?,
+            Ok(None) | Err(StoreError::Failed { .. }) => {}
+            Err(error) => return Err(error),
         }
         let (status, stop) = (Arc::<Mutex<Status>>::default(), Arc::<AtomicBool>::default());
-        let mut writing =
-            Writing { tap, store, owner: owner(&config), config, status: status.clone(), stop: stop.clone() };
+        let mut writing = Writing {
+            tap,
+            store,
+            owner: drawn(&config.name),
+            config,
+            status: status.clone(),
+            stop: stop.clone(),
+        };
         let begun = std::thread::Builder::new().name("tercel-archive".into()).spawn(move || writing.run());
         let failed = |why: std::io::Error| StoreError::Failed {
             store: "archive".into(),
@@ -179,10 +186,10 @@ impl Drop for Writer {
     }
 }
 
-/// A number that no other writer has.
-fn owner(config: &Config) -> u64 {
+/// A number that no other writer draws, whatever the name.
+pub(crate) fn drawn(name: &str) -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one((&config.name, now_ms()))
+    RandomState::new().hash_one((name, now_ms()))
 }
 
 fn refuse_other(head: &Head, space: tercel::SpaceId, store: &dyn Store) -> Result<(), Stopped> {

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::{Address, Client, Object, Stamp};
+use tercel_archive::access::Access;
 use tercel_archive::catalogue::Catalogue;
 use tercel_archive::head::Head;
 use tercel_archive::restore::{Restored, Until, restore};
@@ -46,7 +47,7 @@ impl Archived {
     }
 
     fn store(&self) -> Result<Arc<dyn Store>, String> {
-        tercel_archive::existing(&self.url).map_err(failed)
+        tercel_archive::existing(&self.url, &Access::default()).map_err(failed)
     }
 
     /// The last commit that the archive has.

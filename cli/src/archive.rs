@@ -1,5 +1,6 @@
 //! `tercel archive`, and the writer of `tercel serve --archive`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use tercel::backup::stream::Tap;
 use tercel::{Server, Stamp};
+use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::copy::copy;
 use tercel_archive::moment::{read_time, time_text};
@@ -35,22 +37,40 @@ fn failed(error: ArchiveError) -> Failure {
     let code = match &error {
         ArchiveError::Nothing(_) | ArchiveError::NotThere(_) => 1,
         ArchiveError::Object { .. } => 3,
-        ArchiveError::Store(_) => 75,
+        ArchiveError::Store(error) => code_of(error),
         ArchiveError::Backup(_) => 1,
     };
     Failure::of_sentence(&error.to_string()).code(code)
 }
 
-fn existing(url: &str) -> Result<Arc<dyn Store>, Failure> {
-    tercel_archive::existing(url).map_err(refused)
+/// The exit code: somebody must change something, or an object is damaged, or the same command may succeed
+/// later.
+fn code_of(error: &StoreError) -> u8 {
+    match error {
+        StoreError::Url { .. } | StoreError::Refused { .. } => 2,
+        StoreError::Damaged { .. } => 3,
+        StoreError::Failed { .. } => 75,
+    }
+}
+
+fn existing(url: &str, access: &Access) -> Result<Arc<dyn Store>, Failure> {
+    tercel_archive::existing(url, access).map_err(refused)
+}
+
+fn access(credentials: Option<&Path>) -> Access {
+    Access { credentials: credentials.map(Path::to_path_buf), ..Access::of_environment() }
+}
+
+fn access_of(keys: &args::Keys) -> Access {
+    access(keys.credentials.as_deref())
 }
 
 fn refused(error: StoreError) -> Failure {
-    Failure::of_sentence(&error.to_string()).code(2)
+    Failure::of_sentence(&error.to_string()).code(code_of(&error))
 }
 
 fn list(args: &args::ArchiveList) -> Outcome {
-    let store = existing(&args.archive)?;
+    let store = existing(&args.archive, &access_of(&args.keys))?;
     let head = Catalogue::open(&*store).map_err(failed)?.head;
     if args.json {
         say!("{}", serde_json::to_string(&head).unwrap_or_default());
@@ -83,7 +103,7 @@ fn list(args: &args::ArchiveList) -> Outcome {
 }
 
 fn verify(args: &args::ArchiveList, term: &Term) -> Outcome {
-    let store = existing(&args.archive)?;
+    let store = existing(&args.archive, &access_of(&args.keys))?;
     let bar = term.bar(0, THINGS, "reading objects");
     let verified = Catalogue::open(&*store).and_then(|archive| archive.verify(|done| bar.set_position(done)));
     bar.finish_and_clear();
@@ -136,7 +156,7 @@ fn show(bar: &ProgressBar) -> impl FnMut(&'static str, u64, u64) {
 }
 
 fn restore_one(args: &args::ArchiveRestore, term: &Term) -> Outcome {
-    let store = existing(args.archive.as_deref().unwrap_or_default())?;
+    let store = existing(args.archive.as_deref().unwrap_or_default(), &access_of(&args.keys))?;
     let archive = Catalogue::open(&*store).map_err(failed)?;
     let until = until(args)?;
     if args.dry_run {
@@ -165,7 +185,7 @@ fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
         let (name, url) = named.split_once('=').ok_or_else(|| {
             Failure::new(format!("`{named}` names no space")).next("say --spaces NAME=URL").code(2)
         })?;
-        stores.push((name.to_string(), existing(url)?));
+        stores.push((name.to_string(), existing(url, &access_of(&args.keys))?));
     }
     let archives = stores.iter().map(|(name, store)| Ok((name.clone(), Catalogue::open(&**store)?)));
     let archives = archives.collect::<Result<Vec<_>, ArchiveError>>().map_err(failed)?;
@@ -201,7 +221,9 @@ fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
 }
 
 fn copy_to(args: &args::ArchiveCopy, term: &Term) -> Outcome {
-    let (from, to) = (existing(&args.from)?, tercel_archive::open(&args.to).map_err(refused)?);
+    let access = access_of(&args.keys);
+    let from = existing(&args.from, &access)?;
+    let to = tercel_archive::open(&args.to, &access).map_err(refused)?;
     let bar = term.bar(0, THINGS, "copying");
     let written = copy(&*from, &*to, |done| bar.set_position(done));
     bar.finish_and_clear();
@@ -217,8 +239,8 @@ pub struct Archiving {
 
 impl Archiving {
     /// Opens the place of an archive: what is wrong with it is told before a server starts.
-    pub fn place(url: &str) -> Result<Arc<dyn Store>, Failure> {
-        tercel_archive::open(url).map_err(refused)
+    pub fn place(url: &str, credentials: Option<&Path>) -> Result<Arc<dyn Store>, Failure> {
+        tercel_archive::open(url, &access(credentials)).map_err(refused)
     }
 
     /// Begins to archive a server, and tells of what goes wrong.

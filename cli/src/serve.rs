@@ -179,9 +179,11 @@ fn serve(
     is_first: bool,
 ) -> Result<(), Ended> {
     let tls = config.network.tls.clone();
-    let place = args.archived.archive.as_deref().map(Archiving::place).transpose()?;
+    let archived = &args.archived;
+    let place = |url| Archiving::place(url, archived.archive_credentials.as_deref());
+    let place = archived.archive.as_deref().map(place).transpose()?;
     let server = Server::start(config).map_err(not_started)?;
-    let archiving = place.map(|store| Archiving::begin(&server, store, args.archived.archive_every, note));
+    let archiving = place.map(|store| Archiving::begin(&server, store, archived.archive_every, note));
     let archiving = archiving.transpose().map_err(|why| Failure::of_sentence(&why.to_string()))?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {

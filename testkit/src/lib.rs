@@ -8,6 +8,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | the root | a world: a node, clients, and the links between them |
+//! | [`bucket`] | a service that speaks S3, and what goes wrong with it |
 //! | [`ends`] | the end of a test's threads, also where the test fails |
 //! | [`node`] | a server's machine with its log, its store and its clock, for every host that tests have |
 //! | [`hand`] | a server alone, to which a test writes each message itself |
@@ -21,6 +22,7 @@
 //! Only tests, fuzz targets and the simulator use this crate. Its functions panic where the engine does what
 //! it must not do.
 
+pub mod bucket;
 pub mod ends;
 pub mod hand;
 pub mod node;

@@ -9,11 +9,12 @@ use tercel::backup::stream::Tap;
 use tercel::group::{Change, change, form, status_of};
 use tercel::{Address, Addresses, Client, Object, Server};
 use tercel_archive::catalogue::Catalogue;
-use tercel_archive::dir::DirStore;
 use tercel_archive::head::Head;
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::Store;
 use tercel_archive::writer::{Config, Writer};
+
+use crate::place::{Place, in_each_store};
 
 #[derive(Object)]
 struct Count {
@@ -59,11 +60,10 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Each member leads twice: a writer that was overtaken goes on when its server leads again.
-#[test]
-fn archive_goes_on_with_whichever_member_leads() {
+fn archive_goes_on_with_whichever_member_leads(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let store: Arc<dyn Store> = Arc::new(DirStore::open(&dir.join("archive")).unwrap());
+    let store = place.store("archive");
     let name = |i: usize| dir.join(format!("m{i}"));
     let mut members: Vec<Member> = (0..3)
         .map(|i| Member { dir: name(i), at: Address::Unix(name(i).with_extension("socket")), running: None })
@@ -118,3 +118,5 @@ fn archive_goes_on_with_whichever_member_leads() {
     assert_eq!(found, count);
     restored.close().unwrap();
 }
+
+in_each_store!(archive_goes_on_with_whichever_member_leads);

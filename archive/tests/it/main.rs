@@ -1,6 +1,10 @@
-//! Archives of real servers, in directories: written, lost in the middle, raced for, damaged, and restored.
+//! Archives of real servers, in directories and buckets: written, lost in the middle, raced for, damaged, and restored.
 
+#[cfg(feature = "s3")]
+mod buckets;
 mod failing;
 mod groups;
+mod place;
 mod several;
 mod single;
+mod stores;

@@ -1,7 +1,6 @@
 //! Archives of several spaces, restored at one cut.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,11 +8,11 @@ use std::time::{Duration, Instant};
 use tercel::backup::stream::Tap;
 use tercel::{Address, Client, Error, Isolation, Object, Ref, Server, Session, Spaces};
 use tercel_archive::catalogue::Catalogue;
-use tercel_archive::dir::DirStore;
 use tercel_archive::restore::{Until, restore_set};
-use tercel_archive::store::Store;
 use tercel_archive::writer::{Config, Writer};
 use tercel_testkit::ends::Ends;
+
+use crate::place::{Place, in_each_store};
 
 #[derive(Object)]
 struct Purse {
@@ -53,8 +52,7 @@ fn transfer(session: &Session<'_>, purses: &[Ref<Purse>], n: usize) -> Result<()
     })
 }
 
-#[test]
-fn three_spaces_are_restored_at_one_cut() {
+fn three_spaces_are_restored_at_one_cut(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let servers = NAMES.map(|name| serve(dir, name));
@@ -67,9 +65,7 @@ fn three_spaces_are_restored_at_one_cut() {
         });
         made.unwrap()
     });
-    let stores = NAMES.map(|name| -> Arc<dyn Store> {
-        Arc::new(DirStore::open(&dir.join(format!("archive-{name}"))).unwrap())
-    });
+    let stores = NAMES.map(|name| place.store(&format!("archive-{name}")));
     let writers: Vec<Writer> = servers
         .iter()
         .zip(&stores)
@@ -152,3 +148,5 @@ fn three_spaces_are_restored_at_one_cut() {
     }
     assert!(seen.is_sorted() && seen.first() < seen.last(), "{seen:?}");
 }
+
+in_each_store!(three_spaces_are_restored_at_one_cut);

@@ -8,13 +8,13 @@ use tercel::backup::stream::Tap;
 use tercel::{Address, Client, Object, Ref, Server, Stamp};
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::copy::copy;
-use tercel_archive::dir::DirStore;
 use tercel_archive::head::{HEAD, Head};
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::Store;
 use tercel_archive::writer::{Config, Status, Writer};
 
 use crate::failing::{Failing, Fails};
+use crate::place::{Place, in_each_store};
 
 #[derive(Object)]
 struct Count {
@@ -22,16 +22,16 @@ struct Count {
 }
 
 /// A served space with a counter, and its client.
-struct Counting {
+pub struct Counting {
     server: Server,
     client: Client,
     counter: Ref<Count>,
     /// The stamp of each commit, with the count from then on.
-    model: Vec<(Stamp, u64)>,
+    pub model: Vec<(Stamp, u64)>,
 }
 
 impl Counting {
-    fn begin(dir: &Path, log_bytes_max: u64) -> Counting {
+    pub fn begin(dir: &Path, log_bytes_max: u64) -> Counting {
         let socket = Address::Unix(dir.with_extension("socket"));
         let builder = Server::builder(dir).listen(socket.clone()).log_bytes_max(log_bytes_max);
         let server = builder.start().unwrap();
@@ -43,7 +43,7 @@ impl Counting {
         Counting { server, counter: counter.unwrap(), client, model: Vec::new() }
     }
 
-    fn count(&mut self, times: u64) {
+    pub fn count(&mut self, times: u64) {
         for _ in 0..times {
             let count = self.model.last().map_or(1, |(_, count)| count + 1);
             let tx = self.client.transaction().begin().unwrap();
@@ -62,11 +62,11 @@ impl Counting {
         self.count(1);
     }
 
-    fn archive(&self, store: &Arc<dyn Store>) -> Writer {
+    pub fn archive(&self, store: &Arc<dyn Store>) -> Writer {
         Writer::start(Tap::of(&self.server), self.server.space(), store.clone(), quick()).unwrap()
     }
 
-    fn last(&self) -> (Stamp, u64) {
+    pub fn last(&self) -> (Stamp, u64) {
         *self.model.last().unwrap()
     }
 
@@ -86,12 +86,8 @@ fn quick() -> Config {
     Config { every: Duration::from_millis(30), ..Config::default() }
 }
 
-fn store(dir: &Path) -> Arc<dyn Store> {
-    Arc::new(DirStore::open(dir).unwrap())
-}
-
 /// Waits until a writer says so.
-fn until(writer: &Writer, is_so: impl Fn(&Status) -> bool) -> Status {
+pub fn until(writer: &Writer, is_so: impl Fn(&Status) -> bool) -> Status {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
         let status = writer.status();
@@ -103,12 +99,12 @@ fn until(writer: &Writer, is_so: impl Fn(&Status) -> bool) -> Status {
     }
 }
 
-fn archived(writer: &Writer, (stamp, _): (Stamp, u64)) {
+pub fn archived(writer: &Writer, (stamp, _): (Stamp, u64)) {
     until(writer, |status| status.stamp >= stamp.0);
 }
 
 /// The count in a space that is restored up to somewhere.
-fn restored(store: &dyn Store, upto: Until, dir: &Path) -> Result<u64, ArchiveError> {
+pub fn restored(store: &dyn Store, upto: Until, dir: &Path) -> Result<u64, ArchiveError> {
     restore(&Catalogue::open(store)?, upto, dir, &mut |_, _, _| ())?;
     let client = tercel::embedded(dir).unwrap();
     let count = client.run(|tx| Ok(tx.get_root::<Count>("counter")?.count())).unwrap();
@@ -117,12 +113,11 @@ fn restored(store: &dyn Store, upto: Until, dir: &Path) -> Result<u64, ArchiveEr
     Ok(count)
 }
 
-#[test]
-fn a_hundred_stamps_equal_the_model() {
+fn a_hundred_stamps_equal_the_model(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let writer = space.archive(&store);
     until(&writer, |status| status.bases > 0);
     let begins = Catalogue::open(&*store).unwrap().head.bases[0].stamp;
@@ -144,12 +139,11 @@ fn a_hundred_stamps_equal_the_model() {
     assert!(matches!(beyond, Err(ArchiveError::NotThere(_))), "{beyond:?}");
 }
 
-#[test]
-fn moments_are_gone_back_to() {
+fn moments_are_gone_back_to(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let writer = space.archive(&store);
     until(&writer, |status| status.bases > 0);
     let mut moments = Vec::new();
@@ -167,14 +161,13 @@ fn moments_are_gone_back_to() {
     assert!(matches!(&later, Err(ArchiveError::NotThere(why)) if why.contains("up to")), "{later:?}");
 }
 
-#[test]
-fn writer_lost_at_every_store_call() {
+fn writer_lost_at_every_store_call(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
     for fails in [Fails::Before, Fails::After] {
         for calls in 1..14 {
-            let whole = store(&dir.join(format!("archive{fails:?}{calls}")));
+            let whole = place.store(&format!("archive{fails:?}{calls}"));
             let failing = Arc::new(Failing::new(whole.clone(), calls, fails));
             let lost: Arc<dyn Store> = failing.clone();
             let writer = space.archive(&lost);
@@ -198,12 +191,11 @@ fn writer_lost_at_every_store_call() {
     }
 }
 
-#[test]
-fn store_that_comes_back_is_caught_up_with() {
+fn store_that_comes_back_is_caught_up_with(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let whole = store(&dir.join("archive"));
+    let whole = place.store("archive");
     let failing = Arc::new(Failing::new(whole.clone(), 8, Fails::After));
     let away: Arc<dyn Store> = failing.clone();
     let writer = space.archive(&away);
@@ -232,12 +224,11 @@ fn store_that_comes_back_is_caught_up_with() {
     assert_eq!(restored(&*whole, Until::End, &dir.join("restored")).unwrap(), space.last().1);
 }
 
-#[test]
-fn gap_is_told_and_not_bridged() {
+fn gap_is_told_and_not_bridged(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 32 << 20);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let writer = space.archive(&store);
     until(&writer, |status| status.bases > 0);
     space.count(5);
@@ -258,12 +249,11 @@ fn gap_is_told_and_not_bridged() {
     assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
 }
 
-#[test]
-fn of_two_writers_one_stops_by_name() {
+fn of_two_writers_one_stops_by_name(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let named = |name: &str| Config { name: name.into(), ..quick() };
     let begin = |space: &Counting, name: &str| {
         Writer::start(Tap::of(&space.server), space.server.space(), store.clone(), named(name)).unwrap()
@@ -294,12 +284,11 @@ fn of_two_writers_one_stops_by_name() {
 }
 
 /// Two servers of one space: the one whose view is older says so, and does not call it a wait.
-#[test]
-fn writer_of_another_copy_is_told() {
+fn writer_of_another_copy_is_told(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let writer = space.archive(&store);
     space.count(1);
     archived(&writer, space.last());
@@ -315,19 +304,18 @@ fn writer_of_another_copy_is_told() {
     assert_eq!((status.waits, status.ended), (None, None));
 }
 
-#[test]
-fn every_flipped_object_is_found() {
+fn every_flipped_object_is_found(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let writer = space.archive(&store);
     for _ in 0..4 {
         space.count(5);
         archived(&writer, space.last());
     }
     writer.stop();
-    let copied = self::store(&dir.join("copied"));
+    let copied = place.store("copied");
     let objects = copy(&*store, &*copied, |_| ()).unwrap();
     assert_eq!(copy(&*store, &*copied, |_| ()).unwrap(), 0, "a copy is gone on with");
     assert_eq!(restored(&*copied, Until::End, &dir.join("restored")).unwrap(), space.last().1);
@@ -335,30 +323,28 @@ fn every_flipped_object_is_found() {
     assert!(names.len() as u64 == objects + 1 && objects > 5, "{names:?}");
     let verify = || Catalogue::open(&*copied)?.verify(|_| ());
     for name in names {
-        let path = dir.join("copied").join(&name);
-        let bytes = std::fs::read(&path).unwrap();
+        let bytes = copied.get(&name).unwrap().unwrap();
         for at in [0, bytes.len() / 2, bytes.len() - 1] {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1;
-            std::fs::write(&path, flipped).unwrap();
+            place.set("copied", &name, Some(&flipped));
             match verify() {
                 Ok(verified) => assert!(verified.wrong.iter().any(|why| why.contains(&name)), "{verified:?}"),
                 Err(why) => assert_eq!(name, "head", "{why}"),
             }
         }
-        std::fs::remove_file(&path).unwrap();
+        place.set("copied", &name, None);
         assert!(verify().map_or(true, |verified| !verified.wrong.is_empty()), "{name} is missing");
-        std::fs::write(&path, bytes).unwrap();
+        place.set("copied", &name, Some(&bytes));
         assert_eq!(verify().unwrap().wrong, Vec::<String>::new());
     }
 }
 
-#[test]
-fn archive_goes_on_over_a_restart() {
+fn archive_goes_on_over_a_restart(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let writer = space.archive(&store);
     space.count(9);
     archived(&writer, space.last());
@@ -381,12 +367,11 @@ fn archive_goes_on_over_a_restart() {
     assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), 27);
 }
 
-#[test]
-fn what_is_older_than_kept_is_removed() {
+fn what_is_older_than_kept_is_removed(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
-    let store = store(&dir.join("archive"));
+    let store = place.store("archive");
     let config = Config { keep: Duration::ZERO, base_every: Duration::from_millis(1), ..quick() };
     let tap = Tap::of(&space.server);
     let writer = Writer::start(tap, space.server.space(), store.clone(), config).unwrap();
@@ -406,3 +391,16 @@ fn what_is_older_than_kept_is_removed() {
     let gone = restored(&*store, Until::Stamp(first), &dir.join("restored"));
     assert!(matches!(&gone, Err(ArchiveError::NotThere(why)) if why.contains("begins")), "{gone:?}");
 }
+
+in_each_store!(
+    a_hundred_stamps_equal_the_model,
+    moments_are_gone_back_to,
+    writer_lost_at_every_store_call,
+    store_that_comes_back_is_caught_up_with,
+    gap_is_told_and_not_bridged,
+    of_two_writers_one_stops_by_name,
+    writer_of_another_copy_is_told,
+    every_flipped_object_is_found,
+    archive_goes_on_over_a_restart,
+    what_is_older_than_kept_is_removed,
+);

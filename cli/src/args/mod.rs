@@ -242,6 +242,7 @@ pub struct Space {
       --secret ./a/secret
   tercel serve --data ./euros --listen 127.0.0.1:7130 --peer 127.0.0.1:7131
   tercel serve --data ./packages --listen 0.0.0.0:7117 --tls ./a-tls
+  tercel serve --data ./packages --archive s3://backups/packages
 
 At the first SIGTERM or SIGINT the server takes no new calls, and stops when those under way have ended, or after --drain \
 seconds. At the second it stops at once. What was acknowledged is kept either way.")]
