@@ -300,6 +300,8 @@ impl<'a> Catalogue<'a> {
                 && let Some(name) =
                     names.iter().find(|name| ends_in(name).is_some_and(|(_, last)| last >= first))
                 && let Some(Ok((object, _))) = self.store.get(name)?.map(|bytes| Object::decode(&bytes))
+                // A list that comes late may lack the object that has the stamp: then nothing is cut.
+                && object.first.0 <= first
             {
                 let end = run.position_end();
                 run.bytes -= run.bytes * old.len() as u64 / names.len() as u64;
@@ -346,5 +348,98 @@ fn note(walked: Result<(), ArchiveError>, verified: &mut Verified) -> Result<(),
             Ok(())
         }
         walked => walked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tercel::{SpaceId, ViewId};
+
+    use super::*;
+    use crate::dir::DirStore;
+    use crate::head::log_name;
+    use crate::object::put_entry;
+
+    /// A store whose lists lack a name.
+    struct Lacking<'a>(&'a DirStore, String);
+
+    impl Store for Lacking<'_> {
+        fn url(&self) -> String {
+            self.0.url()
+        }
+        fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
+            self.0.put(name, bytes)
+        }
+        fn swap(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> Result<bool, StoreError> {
+            self.0.swap(name, old, new)
+        }
+        fn get(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+            self.0.get(name)
+        }
+        fn list(&self, begin: &str) -> Result<Vec<String>, StoreError> {
+            let names = self.0.list(begin)?;
+            Ok(names.into_iter().filter(|name| *name != self.1).collect())
+        }
+        fn remove(&self, name: &str) -> Result<(), StoreError> {
+            self.0.remove(name)
+        }
+    }
+
+    /// A head whose run has three objects of two entries each.
+    fn three_objects(store: &DirStore) -> Head {
+        let view = (1, 1);
+        let mut head = Head::new(SpaceId(1), 1, "a test", ViewId::new(1, 1));
+        let (mut before, mut bytes) = ([0; 32], 0);
+        for first in [1, 3, 5] {
+            let mut contents = Vec::new();
+            for stamp in [first, first + 1] {
+                let payload = vec![1].into();
+                put_entry(
+                    &Sealed { stamp: Stamp(stamp), view: ViewId::new(1, 1), kind: 1, payload },
+                    &mut contents,
+                );
+            }
+            let (first, last) = (Stamp(first), Stamp(first + 1));
+            let (kind, space) = (Kind::Log, SpaceId(1));
+            let (position, end, times) = (first.0, last.0, Vec::new());
+            let object = Object { kind, space, before, first, position, last, end, times, contents };
+            let (encoded, digest) = object.encode();
+            store.put(&log_name(view, first.0, last.0), &encoded).unwrap();
+            (before, bytes) = (digest, bytes + encoded.len() as u64);
+        }
+        head.runs.push(Run {
+            view,
+            first: 1,
+            position: 1,
+            last: 6,
+            last_ms: 0,
+            before: hex(&[0; 32]),
+            digest: hex(&before),
+            bytes,
+            count: 6,
+        });
+        head
+    }
+
+    #[test]
+    fn cut_keeps_the_object_that_is_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = DirStore::open(dir.path()).unwrap();
+        let mut head = three_objects(&store);
+        let gone = Catalogue::of(&store, head.clone()).cut_before(4, &mut head).unwrap();
+        assert_eq!(gone, [log_name((1, 1), 1, 2)]);
+        assert_eq!((head.runs[0].first, head.runs[0].position, head.runs[0].count), (3, 3, 4));
+        assert_eq!(Catalogue::of(&store, head).verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+    }
+
+    #[test]
+    fn late_list_cuts_nothing_that_is_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = DirStore::open(dir.path()).unwrap();
+        let mut head = three_objects(&store);
+        let whole = head.clone();
+        let late = Lacking(&store, log_name((1, 1), 3, 4));
+        let gone = Catalogue::of(&late, head.clone()).cut_before(4, &mut head).unwrap();
+        assert_eq!((gone, head), (Vec::new(), whole));
     }
 }
