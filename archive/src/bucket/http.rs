@@ -228,13 +228,17 @@ async fn begun(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> 
 fn of_handshake(host: &str, error: &io::Error) -> Trouble {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
-        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            Trouble::Distrust(format!(
-                "no authority that is trusted here knows the certificate of {host}; AWS_CA_BUNDLE names a file with more"
-            ))
-        }
+        // An authority of the same name and another key is another one.
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        )) => Trouble::Distrust(format!(
+            "no authority that is trusted here has signed the certificate of {host}; AWS_CA_BUNDLE names a file with more"
+        )),
         Some(rustls::Error::InvalidCertificate(why)) => {
             Trouble::Distrust(format!("the certificate of {host} does not count: {why}"))
+        }
+        Some(rustls::Error::InvalidMessage(_)) => {
+            Trouble::NoAnswer(format!("{host} does not answer by TLS: {error}"))
         }
         _ => Trouble::NoAnswer(format!("{host}: {error}")),
     }

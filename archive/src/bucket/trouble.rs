@@ -78,7 +78,7 @@ impl Answer {
         let body = String::from_utf8_lossy(body);
         let element = |name: &str| {
             let (_, rest) = body.split_once(&format!("<{name}>"))?;
-            Some(rest.split_once('<')?.0.to_string())
+            Some(unescaped(rest.split_once('<')?.0))
         };
         Answer {
             status,
@@ -100,6 +100,16 @@ impl Answer {
         };
         plain(&scrub(&text))
     }
+}
+
+/// The text of an element of XML.
+fn unescaped(text: &str) -> String {
+    let pairs =
+        [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#34;", "\""), ("&apos;", "'"), ("&#39;", "'")];
+    pairs
+        .iter()
+        .fold(text.to_string(), |text, (escaped, sign)| text.replace(escaped, sign))
+        .replace("&amp;", "&")
 }
 
 /// A text from elsewhere, without control characters and not longer than a sentence.
@@ -142,7 +152,9 @@ pub(super) fn judge(trouble: &Trouble, bucket: &str, keys: &str, scrub: impl Fn(
         (501, _) => {
             refused("an archive needs a store that writes under conditions (If-Match, If-None-Match)".into())
         }
-        (404, _) => refused(format!("make the bucket {bucket}, or mend AWS_ENDPOINT_URL")),
+        (404, _) => refused(format!(
+            "see that AWS_ENDPOINT_URL and {keys} are right, and the bucket {bucket} is there"
+        )),
         (408 | 409 | 412 | 425 | 429 | 500.., _) => Verdict::Again(text),
         (..=399, _) => Verdict::Again(text),
         _ => refused("mend AWS_ENDPOINT_URL if that is no S3 service".into()),
@@ -196,6 +208,8 @@ mod tests {
 
     #[test]
     fn answer_is_shown_bounded_and_plain() {
+        let escaped = Answer::read(400, None, b"<Message>&#34;a&quot; &amp;lt; &lt;b&gt;</Message>");
+        assert_eq!(escaped.message, "\"a\" &lt; <b>");
         let long = format!("<Code>A\x1b[2Jb</Code><Message>{}</Message>", "x".repeat(9_000));
         let answer = Answer::read(500, None, long.as_bytes());
         let text = answer.text(&|text: &str| text.replace('b', "*"));

@@ -4,6 +4,8 @@
 mod buckets;
 mod failing;
 mod groups;
+#[cfg(feature = "s3")]
+mod https;
 mod place;
 mod several;
 mod single;

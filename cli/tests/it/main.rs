@@ -5,6 +5,7 @@ mod common;
 
 mod access;
 mod across;
+mod archives;
 mod call;
 mod columns;
 mod commands;
