@@ -31,8 +31,8 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// Finds the keys: in the file that is named beside the variables, else in the variables, else in the file
-    /// that they name.
+    /// Finds the keys: in the file that is named beside the variables, else in the variables, else in the
+    /// file that they name.
     pub(super) fn of(access: &Access) -> Result<Source, String> {
         let profile = access.variable("AWS_PROFILE").unwrap_or("default");
         let file = |path: PathBuf| {

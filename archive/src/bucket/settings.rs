@@ -35,8 +35,8 @@ pub struct Settings {
     pub patience: Patience,
 }
 
-/// The bounds in time of a call. A call ends after `attempts` times `answer`, the pauses between, and the time
-/// that its bytes need at the slowest.
+/// The bounds in time of a call. A call ends after `attempts` times `answer`, the pauses between, and the
+/// time that its bytes need at the slowest.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// The time for a connection to be made.

@@ -127,6 +127,21 @@ fn lost_answer_is_not_another_writer() {
     }
 }
 
+/// Another request of the same name came to nothing: that is neither an object nor a refusal.
+#[test]
+fn conflict_without_an_object_is_tried_again() {
+    let bucket = Bucket::start();
+    let store = quick(&bucket, "a");
+    store.prove().unwrap();
+    for name in ["log/1", "head"] {
+        let conflict = Fault::Answers(409, "ConditionalRequestConflict");
+        bucket.judge(once(move |request| is_write(request, name), conflict));
+        assert!(store.swap(name, None, b"0").unwrap(), "{name}");
+        bucket.judge(once(move |request| is_write(request, name), conflict));
+        assert!(store.swap(name, Some(b"0"), b"1").unwrap(), "{name}");
+    }
+}
+
 /// Another writer's object of that name is not taken for one's own, also after a lost answer.
 #[test]
 fn object_of_another_is_told_from_ones_own() {
@@ -386,6 +401,25 @@ fn service_without_conditions_is_refused() {
         let why = opened(&bucket, |_| ()).err().unwrap();
         assert!(why.contains(header) && why.contains("two writers"), "{why}");
         assert_eq!(bucket.names(), Vec::<String>::new());
+    }
+}
+
+/// A store that was away when it was opened is seen to before each kind of first write.
+#[test]
+fn no_write_comes_before_the_proof() {
+    type Write = fn(&BucketStore) -> Result<(), StoreError>;
+    let writes: [Write; 3] = [
+        |store| store.put("log/1", b"1").map(drop),
+        |store| store.swap("head", None, b"1").map(drop),
+        |store| store.remove("log/0"),
+    ];
+    for write in writes {
+        let bucket = Bucket::start();
+        bucket.set("a/log/0", Some(b"0".to_vec()));
+        bucket.judge(|_| Fault::IgnoresConditions);
+        let why = write(&quick(&bucket, "a")).unwrap_err().to_string();
+        assert!(why.contains("If-None-Match"), "{why}");
+        assert_eq!(bucket.names(), ["a/log/0"]);
     }
 }
 

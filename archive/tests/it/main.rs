@@ -1,4 +1,5 @@
-//! Archives of real servers, in directories and buckets: written, lost in the middle, raced for, damaged, and restored.
+//! Archives of real servers, in directories and buckets: written, lost in the middle, raced for, damaged,
+//! and restored.
 
 #[cfg(feature = "s3")]
 mod buckets;

@@ -121,8 +121,8 @@ pub struct Keys {
 /// Where a server archives its space, and how often.
 #[derive(Debug, ClapArgs)]
 pub struct Archived {
-    /// Archive the space there, file:///DIR or s3://BUCKET/PATH, so that it can be restored as of any minute of
-    /// two weeks; `tercel archive --help` has the variables of buckets
+    /// Archive the space there, file:///DIR or s3://BUCKET/PATH, so that it can be restored as of any minute
+    /// of two weeks; `tercel archive --help` has the variables of buckets
     #[arg(long, value_name = "URL")]
     pub archive: Option<String>,
     /// Archive at least so often, while there are commits
