@@ -235,6 +235,8 @@ fn of_handshake(host: &str, error: &io::Error) -> Trouble {
             "no authority that is trusted here has signed the certificate of {host}; AWS_CA_BUNDLE names a file with more"
         )),
         Some(rustls::Error::InvalidCertificate(why)) => {
+            // Behind a semicolon stands what to do.
+            let why = why.to_string().replace(';', ",");
             Trouble::Distrust(format!("the certificate of {host} does not count: {why}"))
         }
         Some(rustls::Error::InvalidMessage(_)) => {

@@ -98,7 +98,8 @@ impl Answer {
             (code, "") => format!("it answers {} {code}", self.status),
             (code, message) => format!("it answers {} {code}: {message}", self.status),
         };
-        plain(&scrub(&text))
+        // Behind a semicolon stands what to do, which a service does not know.
+        plain(&scrub(&text)).replace(';', ",")
     }
 }
 
