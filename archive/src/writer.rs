@@ -6,9 +6,11 @@
 //! follows.
 //!
 //! The invariant: an object counts once the head names it, and the head is only ever swapped against the
-//! one that this writer wrote last. So of two writers one goes on, and the other one stops by name. Of the
-//! writers of a group's members that of the leader writes, and the others wait.
+//! one that this writer wrote last. So of two writers of a view one goes on, and the other one stops by name
+//! until its server leads a later view. Of the writers of a group's members that of the leader writes, and the
+//! others wait.
 
+use std::cmp::Ordering as Cmp;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -88,7 +90,8 @@ pub struct Status {
     pub waits: Option<String>,
     /// Why it does not get on now, and since when, in milliseconds since 1970.
     pub trouble: Option<(u64, String)>,
-    /// Why it has ended for good.
+    /// Why it has ended. If another writer of its view has the archive, it goes on when its server leads a
+    /// later view.
     pub ended: Option<String>,
 }
 
@@ -108,6 +111,9 @@ enum Stopped {
     /// again. If its server leads all the time, two servers have the space.
     #[error("{0}")]
     Overtaken(String),
+    /// Another writer of this view has the archive. This one goes on when its server leads a later view.
+    #[error("{1}")]
+    Displaced(ViewId, String),
     /// The writer has nothing to do here any more.
     #[error("{0}")]
     Fenced(String),
@@ -221,6 +227,12 @@ impl Writing {
             match self.session() {
                 Ok(()) | Err(Stopped::Asked) => return,
                 Err(Stopped::Fenced(why)) => return self.tell(|status| status.ended = Some(why)),
+                Err(Stopped::Displaced(view, why)) => {
+                    self.tell(|status| status.ended = Some(why));
+                    if self.is_deposed_from(view) {
+                        self.tell(|status| status.ended = None);
+                    }
+                }
                 Err(Stopped::Follows(why)) => {
                     self.tell(|status| (status.waits, status.trouble) = (Some(why), None));
                     self.pause(AGAIN);
@@ -236,6 +248,19 @@ impl Writing {
                 }
             }
         }
+    }
+
+    /// Waits until the server leads the view no more. Says no if the writer is to stop before that.
+    fn is_deposed_from(&self, view: ViewId) -> bool {
+        while !self.is_to_stop() {
+            match self.tap.log(0) {
+                Ok(reader) if reader.view() != view => return true,
+                Err(BackupError::Refused(refused)) if refused.reason == Refusal::NotLeader => return true,
+                // A server that does not answer now may lead the view still.
+                Ok(_) | Err(_) => self.pause(AGAIN),
+            }
+        }
+        false
     }
 
     fn is_to_stop(&self) -> bool {
@@ -331,15 +356,19 @@ impl Writing {
     }
 
     /// Another writer has the archive. That of a later view is another member's: this one goes on with the
-    /// archive when its own server leads again.
+    /// archive when its own server leads again. That of an earlier view wrote once more while this one came.
     fn fenced(&self, head: &Head, view: ViewId) -> Stopped {
         let theirs = format!("{} is written by {}, in view {}", self.store.url(), head.writer, head.view.0);
-        match head.view.0 > view.number {
-            true => Stopped::Overtaken(format!(
+        match head.view.0.cmp(&view.number) {
+            Cmp::Greater => Stopped::Overtaken(format!(
                 "{theirs}: this writer goes on when its server leads a later one; if its server leads already, another \
                  copy of the space is served, too: stop one of them"
             )),
-            false => Stopped::Fenced(format!("{theirs}: this writer stops")),
+            Cmp::Equal => Stopped::Displaced(
+                view,
+                format!("{theirs}: this writer stops until its server leads a later view"),
+            ),
+            Cmp::Less => Stopped::Store(self.changed()),
         }
     }
 
@@ -362,13 +391,13 @@ impl Writing {
                 Err(self.fenced(&head, ViewId::new(number, incarnation)))
             }
             // One of this writer's own that seemed to fail: it claims the archive again.
-            _ => Err(StoreError::Failed {
-                store: self.store.url(),
-                what: "replacing head".into(),
-                why: "it has changed".into(),
-            }
-            .into()),
+            _ => Err(self.changed().into()),
         }
+    }
+
+    fn changed(&self) -> StoreError {
+        let (what, why) = ("replacing head".into(), "it has changed".into());
+        StoreError::Failed { store: self.store.url(), what, why }
     }
 
     fn told(&self, claimed: &Claimed) {

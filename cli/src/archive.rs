@@ -279,6 +279,7 @@ fn watch(writer: Writer, is_over: &AtomicBool, tell: fn(&str)) {
                 tell(&format!("warning: the archive does not get on, and is tried again: {why}"))
             }
             (Some(_), None) if now.waits.is_none() => tell("the archive gets on again"),
+            _ if before.ended.is_some() && now.ended.is_none() => tell("the archive is tried again"),
             _ => {}
         }
         if now.gaps > before.gaps {

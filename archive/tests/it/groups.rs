@@ -9,7 +9,7 @@ use tercel::backup::stream::Tap;
 use tercel::group::{Change, change, form, status_of};
 use tercel::{Address, Addresses, Client, Object, Server};
 use tercel_archive::catalogue::Catalogue;
-use tercel_archive::head::Head;
+use tercel_archive::head::{HEAD, Head};
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::Store;
 use tercel_archive::writer::{Config, Writer};
@@ -119,4 +119,61 @@ fn archive_goes_on_with_whichever_member_leads(place: &dyn Place) {
     restored.close().unwrap();
 }
 
-in_each_store!(archive_goes_on_with_whichever_member_leads);
+/// Another writer of its view stops a member's writer by name, and no longer than its server leads that view.
+fn displaced_writer_goes_on_with_later_views(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let store = place.store("archive");
+    let name = |i: usize| dir.join(format!("m{i}"));
+    let mut members: Vec<Member> = (0..3)
+        .map(|i| Member { dir: name(i), at: Address::Unix(name(i).with_extension("socket")), running: None })
+        .collect();
+    let list: Vec<_> = members.iter().map(|member| (member.dir.as_path(), member.at.clone())).collect();
+    form(&list).unwrap();
+    members.iter_mut().for_each(|member| member.start(&store));
+    let all: Vec<String> = members.iter().map(|member| member.at.to_string()).collect();
+    let all: Addresses = all.join(",").parse().unwrap();
+    let client = Client::connect(all.clone()).unwrap();
+    let lead = |leader: usize| {
+        let secret = members[leader].dir.join("secret");
+        until("the move of the lead", || {
+            change(&all, Change::Lead, &members[leader].at.to_string(), Some(&secret)).is_ok()
+        });
+    };
+    let commit = || client.run(|tx| tx.create(&Count { count: 0 }).map(drop)).unwrap();
+    let status = |i: usize| members[i].running.as_ref().unwrap().1.status();
+    let writes = |i: usize| {
+        let before = status(i).objects;
+        until("the archive of the leader", || {
+            commit();
+            status(i).objects > before
+        });
+    };
+    lead(0);
+    writes(0);
+    // Another writer takes the archive in the same view, as a second process of the member would.
+    until("the other writer", || {
+        let (mut head, bytes) = Head::read(&*store).unwrap().unwrap();
+        (head.owner, head.writer) = ("another".into(), "the other one".into());
+        store.swap(HEAD, Some(&bytes), &head.to_bytes()).unwrap()
+    });
+    until("the end of the writer", || {
+        commit();
+        status(0).ended.is_some()
+    });
+    let why = status(0).ended.unwrap();
+    assert!(why.contains("written by the other one") && why.contains("a later view"), "{why}");
+    lead(1);
+    writes(1);
+    until("the wait of the writer", || status(0).ended.is_none() && status(0).waits.is_some());
+    lead(0);
+    writes(0);
+    assert_eq!(status(0).ended, None);
+    drop(client);
+    members.iter_mut().for_each(Member::stop);
+    let archive = Catalogue::open(&*store).unwrap();
+    assert_eq!(archive.head.gaps, []);
+    assert_eq!(archive.verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+}
+
+in_each_store!(archive_goes_on_with_whichever_member_leads, displaced_writer_goes_on_with_later_views);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use tercel::backup::stream::Tap;
@@ -10,7 +11,7 @@ use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::copy::copy;
 use tercel_archive::head::{HEAD, Head};
 use tercel_archive::restore::{Until, restore};
-use tercel_archive::store::Store;
+use tercel_archive::store::{Store, StoreError};
 use tercel_archive::writer::{Config, Status, Writer};
 
 use crate::failing::{Failing, Fails};
@@ -283,6 +284,58 @@ fn of_two_writers_one_stops_by_name(place: &dyn Place) {
     assert!(why.contains(&format!("written by {other}")), "{why}");
 }
 
+/// A store in which an older writer changes the head once, just before the first swap of it.
+struct Meddled(Arc<dyn Store>, AtomicBool);
+
+impl Store for Meddled {
+    fn url(&self) -> String {
+        self.0.url()
+    }
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
+        self.0.put(name, bytes)
+    }
+    fn swap(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> Result<bool, StoreError> {
+        if !self.1.swap(true, SeqCst) {
+            let (mut head, bytes) = Head::read(&*self.0)?.unwrap();
+            head.upto_ms += 1;
+            assert!(self.0.swap(HEAD, Some(&bytes), &head.to_bytes())?);
+        }
+        self.0.swap(name, old, new)
+    }
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.get(name)
+    }
+    fn list(&self, begin: &str) -> Result<Vec<String>, StoreError> {
+        self.0.list(begin)
+    }
+    fn remove(&self, name: &str) -> Result<(), StoreError> {
+        self.0.remove(name)
+    }
+}
+
+/// The leader before has written once more while this one came: that ends no writer.
+fn writer_takes_over_from_an_earlier_view(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = place.store("archive");
+    let writer = space.archive(&store);
+    space.count(1);
+    archived(&writer, space.last());
+    writer.stop();
+    let (mut head, bytes) = Head::read(&*store).unwrap().unwrap();
+    (head.view.0, head.owner, head.writer) = (head.view.0 - 1, "another".into(), "the one before".into());
+    assert!(store.swap(HEAD, Some(&bytes), &head.to_bytes()).unwrap());
+
+    let meddled = Arc::new(Meddled(store.clone(), AtomicBool::new(false)));
+    let through: Arc<dyn Store> = meddled.clone();
+    let writer = space.archive(&through);
+    space.count(1);
+    let last = space.last().0.0;
+    let status = until(&writer, |status| status.ended.is_some() || status.stamp >= last);
+    assert!(status.ended.is_none() && meddled.1.load(SeqCst), "{status:?}");
+}
+
 /// Two servers of one space: the one whose view is older says so, and does not call it a wait.
 fn writer_of_another_copy_is_told(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
@@ -399,6 +452,7 @@ in_each_store!(
     store_that_comes_back_is_caught_up_with,
     gap_is_told_and_not_bridged,
     of_two_writers_one_stops_by_name,
+    writer_takes_over_from_an_earlier_view,
     writer_of_another_copy_is_told,
     every_flipped_object_is_found,
     archive_goes_on_over_a_restart,
