@@ -119,7 +119,7 @@ fn archive_goes_on_with_whichever_member_leads(place: &dyn Place) {
     restored.close().unwrap();
 }
 
-/// Another writer of its view stops a member's writer by name, and no longer than its server leads that view.
+/// Another writer of its view stops a writer by name, and no longer than its server leads that view.
 fn displaced_writer_goes_on_with_later_views(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
