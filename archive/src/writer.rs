@@ -7,8 +7,8 @@
 //!
 //! The invariant: an object counts once the head names it, and the head is only ever swapped against the
 //! one that this writer wrote last. So of two writers of a view one goes on, and the other one stops by name
-//! until its server leads a later view. Of the writers of a group's members that of the leader writes, and the
-//! others wait.
+//! until its server leads a later view. Of the writers of a group's members that of the leader writes, and
+//! the others wait.
 
 use std::cmp::Ordering as Cmp;
 use std::collections::BTreeMap;
