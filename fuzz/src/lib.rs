@@ -16,6 +16,7 @@
 //! | [`ring`] | packets are written back as they were read; a member of a ring minds none |
 //! | [`keys`] | keys of maps are read as they were written or refused, and in order |
 //! | [`packages`] | any text is read or refused, however it arrives |
+//! | [`step`] | any text is read or refused, however it arrives; what was read is written and read again |
 //! | [`server`] | a server survives whatever is said to it |
 //! | [`script`] | whatever clients do and whatever befalls them, transactions are serializable and durable |
 
@@ -33,3 +34,4 @@ pub mod ring;
 pub mod script;
 pub mod server;
 pub mod shapes;
+pub mod step;

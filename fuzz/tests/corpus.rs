@@ -33,5 +33,5 @@ macro_rules! targets {
     )*};
 }
 targets!(
-    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, server, script
+    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, step, server, script
 );
