@@ -6,16 +6,13 @@
 //! until the last one sets the root: an import killed midway shows nothing.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use tercel::collections::Map;
 use tercel::{Client, Error, List, Ref, Tx};
-use tercel_lock::unpoison;
-use tercel_term::fail::{Failure, drains};
+use tercel_term::fail::Failure;
+use tercel_term::importing::Importing;
 use tercel_term::{ProgressBar, THINGS, Term, count, thousands};
 
 use crate::list::{Graph, LeftOut, Parsed, Source};
@@ -47,9 +44,6 @@ pub struct Imported {
 /// Objects of a transaction: a few megabytes, several parts of a message each, some milliseconds of the
 /// server's time.
 const BATCH_OBJECTS: usize = 8_192;
-/// Times that a full server is asked again, 20 ms apart: a minute of installing.
-const FULL_RETRIES_MAX: usize = 3_000;
-
 /// An import in words.
 pub fn summary(i: &Imported) -> String {
     format!(
@@ -69,16 +63,17 @@ pub fn summary(i: &Imported) -> String {
     )
 }
 
+/// The words of the import of a list.
+const LIST: Importing = Importing {
+    kept: "the list that was there before is kept",
+    whole: "the old list is there or the new one, whole",
+    again: "a list is replaced all at once",
+};
+
 /// The message for an import that a signal ended.
 pub fn interrupted() -> String {
-    match PUBLISHING.load(Ordering::SeqCst) {
-        false => "interrupted: nothing was changed, the list that was there before is kept".into(),
-        true => "interrupted at the very end: the old list is there or the new one, whole; `stat` and `query` tell".into(),
-    }
+    LIST.interrupted()
 }
-
-/// Set while the one transaction that makes a list visible is under way.
-static PUBLISHING: AtomicBool = AtomicBool::new(false);
 
 /// Writes a list that was read as objects; `begun` is when reading began.
 ///
@@ -93,13 +88,8 @@ pub fn write(
     term: &Term,
 ) -> Result<Imported, Failure> {
     let bar = term.bar(graph.packages.len() as u64, THINGS, "writing packages");
-    let watch = Watch::default();
-    let (objects, replaced) = thread::scope(|scope| {
-        scope.spawn(|| watch.run(client, &bar));
-        let written = write_all(client, graph, &source.describe(), &bar);
-        watch.end();
-        written
-    })?;
+    let (objects, replaced) =
+        LIST.watched(client, &bar, || write_all(client, graph, &source.describe(), &bar))?;
     let seconds = begun.elapsed().as_secs_f64();
     let (packages, virtuals) = graph.counts();
     Ok(Imported {
@@ -126,21 +116,21 @@ fn write_all(
     let mut objects = 0;
     for (i, batch) in graph.packages.chunks(BATCH_OBJECTS / 2).enumerate() {
         let first = i * (BATCH_OBJECTS / 2);
-        objects += patiently(client, |tx| write_batch(tx, graph, &places, first, batch))?;
+        objects += LIST.patiently(client, |tx| write_batch(tx, graph, &places, first, batch))?;
         bar.inc(batch.len() as u64);
     }
     bar.finish_and_clear();
-    PUBLISHING.store(true, Ordering::SeqCst);
-    let replaced = patiently(client, |tx| publish(tx, graph, &places, source))?;
+    LIST.publishing();
+    let replaced = LIST.patiently(client, |tx| publish(tx, graph, &places, source))?;
     Ok((objects, replaced))
 }
 
 /// Gives every package its place, in order, before any of them is written.
 fn reserve(client: &Client, graph: &Graph) -> Result<Vec<Ref<Package>>, Failure> {
     let mut places = Vec::with_capacity(graph.packages.len());
-    let tx = client.transaction().begin().map_err(lost)?;
+    let tx = client.transaction().begin().map_err(|e| LIST.lost(e))?;
     for n in 0..graph.packages.len() {
-        places.push(tx.reserve(&package(graph, &[], n, Ref::NULL)).map_err(lost)?);
+        places.push(tx.reserve(&package(graph, &[], n, Ref::NULL)).map_err(|e| LIST.lost(e))?);
     }
     Ok(places)
 }
@@ -212,97 +202,6 @@ fn publish(tx: &Tx<'_>, graph: &Graph, places: &[Ref<Package>], source: &str) ->
     Ok(replaced)
 }
 
-/// Says on standard error when the server is lost and when it is back, for an import then waits in silence.
-#[derive(Default)]
-struct Watch {
-    ended: Mutex<bool>,
-    wake: Condvar,
-}
-
-impl Watch {
-    fn run(&self, client: &Client, bar: &ProgressBar) {
-        let mut lost: Option<Instant> = None;
-        let mut ended = unpoison(self.ended.lock());
-        while !*ended {
-            let waited = unpoison(self.wake.wait_timeout(ended, WATCH_STEP));
-            ended = waited.0;
-            let reason = tercel::tools::with_machine(client, |m| match m.availability() {
-                Some(Ok(())) => None,
-                _ => Some(m.why_unavailable()),
-            });
-            match (reason.unwrap_or_else(|e| Some(e.to_string())), lost) {
-                (Some(why), None) => {
-                    bar.suspend(|| eprintln!("lost the server ({why}); trying again"));
-                    lost = Some(Instant::now());
-                }
-                (None, Some(since)) => {
-                    let seconds = since.elapsed().as_secs_f64();
-                    bar.suspend(|| eprintln!("the server is back after {seconds:.1} s"));
-                    lost = None;
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn end(&self) {
-        *unpoison(self.ended.lock()) = true;
-        self.wake.notify_all();
-    }
-}
-
-/// Time between two looks at the connection.
-const WATCH_STEP: Duration = Duration::from_millis(500);
-
-/// Reports a lost server by the state of the list, because the fate of one operation means nothing to the
-/// user of an import.
-fn lost(e: Error) -> Failure {
-    let kept = match PUBLISHING.load(Ordering::SeqCst) {
-        false => "nothing was changed, the list that was there before is kept",
-        true => "the old list is there or the new one, whole",
-    };
-    match e {
-        Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. } => {
-            Failure::new(format!("the server was lost in the middle of the import ({}): {kept}", why(&e)))
-                .next("start the server if it has ended, then run the same import again: a list is replaced all at once, so that is safe")
-        }
-        e => e.into(),
-    }
-}
-
-/// Says why there was no answer, without the number of the operation, which means nothing to the user of an
-/// import.
-fn why(e: &Error) -> String {
-    match e {
-        Error::Unavailable(why) => why.clone(),
-        _ => "no answer came in time".into(),
-    }
-}
-
-/// Runs a transaction, again while the server's buffer is full: it drains by itself.
-fn patiently<R>(client: &Client, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Failure> {
-    for _ in 0..FULL_RETRIES_MAX {
-        match client.run(&mut body) {
-            Err(e) if drains(&e) => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            // The session held the reservation for the whole list, so both are lost.
-            Err(Error::PlaceLost(_)) => {
-                return Err(Failure::new(
-                    "the server did not hear of this import for too long, and ended its session: nothing was changed",
-                )
-                .next("run the same import again"));
-            }
-            Err(Error::Conflict(_)) => {
-                return Err(Failure::new("another import runs at the same time: nothing was changed")
-                    .next("run the same import again when the other one has ended"));
-            }
-            other => return other.map_err(lost),
-        }
-    }
-    Err(Failure::new("the server stays full").next("give it more memory with --mob, or a faster disk"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,12 +211,12 @@ mod tests {
     fn an_import_that_lost_its_server_speaks_of_the_list_and_not_of_an_operation() {
         let unknown = Error::unknown(OpId { client: ClientId(7), slot: 0, seq: 3, view: ViewId::new(1, 0) });
         for e in [unknown, Error::Timeout, Error::Unavailable("Connection reset by peer".into())] {
-            let failure = lost(e);
+            let failure = LIST.lost(e);
             let (what, next) = (failure.what, failure.next.unwrap());
             assert!(what.contains("list that was there before is kept"), "{what}");
             assert!(!what.contains("operation") && !next.contains("stat"), "{what}; {next}");
             assert!(next.contains("run the same import again") && next.contains("safe"), "{next}");
         }
-        assert_eq!(lost(Error::Denied("no".into())).what, "denied: no");
+        assert_eq!(LIST.lost(Error::Denied("no".into())).what, "denied: no");
     }
 }

@@ -5,6 +5,7 @@
 //! | the root | the terminal, and how numbers are written |
 //! | [`fail`] | the failure of a command: what happened, the next step, the exit code |
 //! | [`hosts`] | networks of this run's own on one machine, whose links can be cut |
+//! | [`importing`] | an import in its course, and what is said if it is lost |
 //! | [`members`] | a group of such processes, all servers of one space |
 //! | [`process`] | a process of this program that this process started |
 //! | [`stop`] | how a signal stops the server of this process |
@@ -13,6 +14,7 @@
 
 pub mod fail;
 pub mod hosts;
+pub mod importing;
 pub mod members;
 pub mod notify;
 pub mod process;
