@@ -49,7 +49,8 @@ impl<'c> Tx<'c> {
         value.encode(&mut e);
         let bytes = e.finish(class)?.len();
         let (oref, birth) = self.reserve_bytes(bytes)?;
-        self.taken.borrow().holds.iter().for_each(|hold| hold.keep());
+        // The last one is that of the place's page.
+        self.taken.borrow().holds.last().inspect(|hold| hold.keep());
         self.reserved.borrow_mut().insert(oref, birth);
         Ok(self.token(oref, 0))
     }

@@ -21,11 +21,21 @@ pub(crate) struct Places {
     held: BTreeMap<PageId, Held>,
     /// The same in the order of the grants.
     by_age: VecDeque<PageId>,
-    /// Pages in which no more places are given out, each with the first slot that was given
-    /// to nothing, and what transactions have that may still make something there.
-    turned: VecDeque<(PageId, u16, Arc<Hold>)>,
+    /// Pages in which no more places are given out, in the order in which that became so.
+    turned: VecDeque<PageId>,
+    /// The same by page: a load keeps thousands, and looks one up for each reference that it writes.
+    turned_at: BTreeMap<PageId, Turned>,
     /// Pages that the request under way gives back.
     giving_back: Option<Vec<(PageId, u16)>>,
+}
+
+/// A page in which no more places are given out.
+#[derive(Debug)]
+struct Turned {
+    /// The first slot that was given to nothing.
+    slots: u16,
+    /// What transactions have that may still make something there.
+    hold: Arc<Hold>,
 }
 
 /// A page in which no place was given out yet: its first slot for that, and the bytes that are taken.
@@ -137,9 +147,15 @@ impl Places {
         let is_kept = |page: &PageId| pages.binary_search(page).is_err();
         self.empty.retain(|lot| is_kept(&lot.page));
         self.current.take_if(|f| !is_kept(&f.page));
-        self.turned.retain(|(page, ..)| is_kept(page));
-        self.by_age.retain(is_kept);
-        pages.iter().for_each(|page| _ = self.held.remove(page));
+        // Most grants are of pages that were never here, and a load has thousands in these lists.
+        let was_held = pages.iter().filter(|page| self.held.remove(page).is_some()).count() > 0;
+        let was_turned = pages.iter().filter(|page| self.turned_at.remove(page).is_some()).count() > 0;
+        if was_held {
+            self.by_age.retain(is_kept);
+        }
+        if was_turned {
+            self.turned.retain(is_kept);
+        }
     }
 
     /// Pages in which there is nothing yet.
@@ -166,9 +182,11 @@ impl Places {
         if held.birth > stamp || place.slot() < held.from || held.filled.contains(place.slot()) || is_going {
             return None;
         }
-        let current = self.current.iter().map(|f| (f.page, f.promised.len(), &f.hold));
-        let turned = self.turned.iter().map(|(page, slots, hold)| (*page, usize::from(*slots), hold));
-        let (_, slots, hold) = current.chain(turned).find(|(of, ..)| *of == page)?;
+        let current = self.current.as_ref().filter(|f| f.page == page);
+        let (slots, hold) = match current {
+            Some(filling) => (filling.promised.len(), &filling.hold),
+            None => self.turned_at.get(&page).map(|turned| (usize::from(turned.slots), &turned.hold))?,
+        };
         // The server lets go of a page that is full, and does not say so. By now another home may have made
         // something above the places that were given out here.
         (usize::from(place.slot()) < slots).then(|| hold.clone())
@@ -216,10 +234,10 @@ impl Places {
     /// request named that reached it.
     pub(crate) fn give_back(&mut self) -> Vec<(PageId, u16)> {
         let done = self
-            .turned
+            .turned_at
             .iter()
-            .filter(|(.., hold)| is_let_go_of(hold))
-            .map(|(page, slots, _)| (*page, *slots));
+            .filter(|(_, turned)| is_let_go_of(&turned.hold))
+            .map(|(page, turned)| (*page, turned.slots));
         self.giving_back.get_or_insert_with(|| done.take(DONE_MAX).collect()).clone()
     }
 
@@ -237,10 +255,13 @@ impl Places {
     /// The page being filled is left as it is: what the server thinks of it differs from what was thought
     /// here.
     pub(crate) fn turn_page(&mut self) {
-        let turned = self.current.take();
-        self.turned.extend(turned.map(|f| (f.page, f.promised.len() as u16, f.hold)));
-        if self.turned.len() > limits::leased_pages_max() {
-            self.turned.pop_front();
+        let Some(Filling { page, promised, hold, .. }) = self.current.take() else { return };
+        self.turned.push_back(page);
+        self.turned_at.insert(page, Turned { slots: promised.len() as u16, hold });
+        if self.turned.len() > limits::leased_pages_max()
+            && let Some(oldest) = self.turned.pop_front()
+        {
+            self.turned_at.remove(&oldest);
         }
     }
 }
