@@ -5,8 +5,8 @@ use tercel_step::{Body, Decoder, Limits, Step, write_file, write_instance};
 /// Instances as text, one a line, and the error at which reading ended.
 type Said = (Vec<String>, Option<String>);
 
-/// Reads the bytes as a file, whole and in small pieces. Both readings must agree, and instances that were read are
-/// read again as they are written.
+/// Reads the bytes as a file, whole and in small pieces. Both readings must agree, and instances that were
+/// read are read again as they are written.
 pub fn run(data: &[u8]) {
     let whole = read(data, data.len().max(1));
     assert_eq!(read(data, 7), whole, "it depends on how the text arrives");

@@ -33,5 +33,6 @@ macro_rules! targets {
     )*};
 }
 targets!(
-    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, step, server, script
+    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, step, server,
+    script
 );

@@ -1,8 +1,8 @@
 //! The sections of a file, and what stands in them.
 //!
-//! The caller feeds bytes and asks for the next step, by turns. Nothing is read ahead of the statement at hand, and
-//! what a step lends ends with the next call. The invariant: after an error each further call gives the same one,
-//! and after the end it is the end.
+//! The caller feeds bytes and asks for the next step, by turns. Nothing is read ahead of the statement at
+//! hand, and what a step lends ends with the next call. The invariant: after an error each further call gives
+//! the same one, and after the end it is the end.
 
 use std::ops::Range;
 

@@ -15,8 +15,8 @@
 //! | `write` | the same as text |
 //! | `error`, `limits` | the reason for which a file is refused; the bounds |
 //!
-//! The edition read is the second, with the UTF-8 of the third in strings. Scopes of the first edition and the
-//! sections ANCHOR, REFERENCE and SIGNATURE of the third are refused by name.
+//! The edition read is the second, with the UTF-8 of the third in strings. Scopes of the first edition and
+//! the sections ANCHOR, REFERENCE and SIGNATURE of the third are refused by name.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The characters that `\S\` means in each page, as the parts of ISO 8859 have them.
 
-/// The character of a page, A for part 1 of ISO 8859 to I for part 9, that stands 128 above `low`. None of another
-/// letter, and none where the part has no character.
+/// The character of a page, A for part 1 of ISO 8859 to I for part 9, that stands 128 above `low`. None of
+/// another letter, and none where the part has no character.
 pub(crate) fn character(page: u8, low: u8) -> Option<char> {
     let index = low.checked_sub(0x20).filter(|index| *index < 96)?;
     let upper = match page {

@@ -1,7 +1,7 @@
 //! The values of a statement.
 //!
-//! A statement is at hand as a whole, without its semicolon. The parser goes down as deep as [`Limits::depth_max`]
-//! says and no further, so any bytes need a bounded stack.
+//! A statement is at hand as a whole, without its semicolon. The parser goes down as deep as
+//! [`Limits::depth_max`] says and no further, so any bytes need a bounded stack.
 
 use crate::error::Fault;
 use crate::limits::Limits;
@@ -124,8 +124,8 @@ impl<'a> Parser<'a, '_> {
         }
     }
 
-    /// Reads a name: upper-case letters, digits and underscores, after `!` if the file's author has defined it. Names
-    /// of sections and of the file also have hyphens.
+    /// Reads a name: upper-case letters, digits and underscores, after `!` if the file's author has defined
+    /// it. Names of sections and of the file also have hyphens.
     fn keyword(&mut self, of: &str, has_hyphens: bool) -> Result<&'a str, Fault> {
         let from = self.at;
         self.at += usize::from(self.peek() == Some(b'!'));

@@ -1,7 +1,7 @@
 //! Strings and their escapes.
 //!
-//! Between apostrophes stand printable characters. An apostrophe and a backslash are written twice. Line ends and
-//! the directives `\N\` and `\F\` break a long string for a printer, and belong to no value.
+//! Between apostrophes stand printable characters. An apostrophe and a backslash are written twice. Line ends
+//! and the directives `\N\` and `\F\` break a long string for a printer, and belong to no value.
 
 use std::borrow::Cow;
 
@@ -100,8 +100,8 @@ impl Escapes<'_> {
         Ok(())
     }
 
-    /// Reads a run of characters of so many digits each, up to `\X0\`. Some writers have pairs of UTF-16 in runs of
-    /// four digits.
+    /// Reads a run of characters of so many digits each, up to `\X0\`. Some writers have pairs of UTF-16 in
+    /// runs of four digits.
     fn run(&mut self, digits: usize) -> Result<(), Fault> {
         self.next += 4;
         let bytes = self.text.as_bytes();
