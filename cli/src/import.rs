@@ -1,4 +1,4 @@
-//! `tercel import debian`: a Packages file becomes objects of a space.
+//! `tercel import`: real data becomes objects of a space. Here a Packages file; `step` has models.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -8,11 +8,17 @@ use tercel_packages::list::{Choice, Source, read};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{Term, say, tell, tidy};
 
-use crate::args;
-use crate::space;
+use crate::args::{self, ImportWhat};
+use crate::{space, step};
 
 pub fn run(args: &args::Import, term: &Term) -> Outcome {
-    let args::ImportWhat::Debian(args) = &args.what;
+    match &args.what {
+        ImportWhat::Debian(args) => import_debian(args, term),
+        ImportWhat::Step(args) => step::import_step(args, term),
+    }
+}
+
+fn import_debian(args: &args::ImportDebian, term: &Term) -> Outcome {
     let begun = Instant::now();
     let source = Source::choose(args.input.as_deref(), args.sample);
     if source == Source::Sample && !args.sample {

@@ -26,6 +26,7 @@ mod settings;
 mod settle;
 mod space;
 mod stat;
+mod step;
 
 use clap::Parser;
 use tercel_term::Term;

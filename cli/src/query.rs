@@ -1,4 +1,4 @@
-//! `tercel query`: closures and paths over the package graph.
+//! `tercel query`: closures and paths over the package graph. Of models see `step`.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use tercel_term::fail::Outcome;
 use tercel_term::say;
 
 use crate::args::{self, QueryWhat};
-use crate::space;
+use crate::{space, step};
 
 /// The form of `--json`, fields in this order.
 #[derive(Serialize)]
@@ -29,6 +29,7 @@ struct WhyAnswer<'a> {
 
 pub fn run(args: &args::Query) -> Outcome {
     let (space_args, json) = match &args.what {
+        QueryWhat::Step(query) => return step::query(&query.what),
         QueryWhat::Depends(c) | QueryWhat::Rdepends(c) => (&c.space, c.json),
         QueryWhat::Why(w) => (&w.space, w.json),
     };
@@ -37,6 +38,7 @@ pub fn run(args: &args::Query) -> Outcome {
         QueryWhat::Depends(c) => closure(&client, c, Way::Depends, json),
         QueryWhat::Rdepends(c) => closure(&client, c, Way::Rdepends, json),
         QueryWhat::Why(w) => why(&client, w, json),
+        QueryWhat::Step(query) => step::query(&query.what),
     }?;
     space::close(client)?;
     Ok(code)

@@ -5,6 +5,7 @@ mod archive;
 mod cert;
 mod gateway;
 mod group;
+mod step;
 mod values;
 
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ pub use archive::*;
 pub use cert::*;
 pub use gateway::*;
 pub use group::*;
+pub use step::*;
 pub use values::Named;
 use values::{cache_bytes, server_bytes, subscriptions, time};
 
@@ -53,6 +55,11 @@ impl Args {
     fn place(&mut self) -> Option<(&mut Option<Addresses>, &Option<PathBuf>)> {
         Some(match &mut self.command {
             Command::Import(Import { what: ImportWhat::Debian(a) }) => (&mut a.space.server, &a.space.data),
+            Command::Import(Import { what: ImportWhat::Step(a) }) => (&mut a.space.server, &a.space.data),
+            Command::Query(Query { what: QueryWhat::Step(q) }) => {
+                let space = q.what.space_mut();
+                (&mut space.server, &space.data)
+            }
             Command::Query(Query { what: QueryWhat::Depends(c) | QueryWhat::Rdepends(c) }) => {
                 (&mut c.space.server, &c.space.data)
             }
@@ -169,7 +176,7 @@ pub enum Command {
     Demo(Demo),
     /// Import real data
     Import(Import),
-    /// Ask the imported package graph
+    /// Ask what was imported: the package graph, or models
     Query(Query),
     /// Show how a server and its space are
     Stat(Stat),
@@ -445,6 +452,8 @@ packages is refused, and so is one that was cut short: whose packing or whose la
 A list is read as apt reads it. Of several versions of a package the highest is taken, of equal ones the first. \
 A stanza that cannot be read is told with its line, and left out. What is left out is counted in the end.")]
     Debian(ImportDebian),
+    /// Models: STEP files (ISO 10303-21), with their instances and the references between these
+    Step(ImportStep),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -474,6 +483,7 @@ pub struct ImportDebian {
 #[command(after_help = "Examples:
   tercel query rdepends libssl3 --recursive --json --data ./packages
   tercel query why firefox-esr libc6 --data ./packages
+  tercel query step parts --data ./models
 
 A dependency is a name that Depends or Pre-Depends mentions: every alternative of `a | b` counts as \
 needed, versions and architectures are ignored, and Provides is not followed. So a closure holds what \
@@ -497,6 +507,8 @@ Every alternative of `a | b` counts as needed, and Provides is not followed.")]
     /// A shortest path of dependencies from one package to another
     #[command(after_help = "Example:\n  tercel query why firefox-esr libc6 --data ./packages")]
     Why(Why),
+    /// Models of STEP files: parts, closures, bounds
+    Step(QueryStep),
 }
 
 #[derive(Debug, ClapArgs)]

@@ -26,4 +26,5 @@ mod operate;
 mod rows;
 mod serve;
 mod slow;
+mod step;
 mod tls;
