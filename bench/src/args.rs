@@ -27,6 +27,7 @@ pub enum Command {
   tercel bench commit --json
   tercel bench idle --connections 10000
   tercel bench load --quick --only greedy --only flood
+  tercel bench cad --step ./Package_QFP.3dshapes
   tercel bench rpc --only shm.spin --report ./report
   tercel bench all --quick --write numbers.md")]
 pub struct Bench {
@@ -58,6 +59,9 @@ pub struct Bench {
     /// Suite flex, row anomalies: rounds that are written at least while two spaces are read by each way
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rounds: u64,
+    /// Suite cad: measure with this STEP file, or those of this directory, instead of written ones
+    #[arg(long, value_name = "FILE|DIR")]
+    pub step: Option<PathBuf>,
     /// Suite group: bytes of the space that an empty member joins; --quick takes 64M at most
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "1G")]
     pub space: usize,
@@ -140,6 +144,8 @@ pub enum Suite {
     Events,
     /// Import and closures of the package graph
     Graph,
+    /// Import, traversals and closures of models of STEP files
+    Cad,
     /// A group of three servers: commits, and the end of a member
     Group,
     /// The cost of connections that do nothing: memory, and time of the connections that work

@@ -14,6 +14,7 @@
 //! | `hop`, `threads`, `map` | the instructions of a hop in it, two threads beside one, and look-ups by key |
 //! | `oo7`, `native`, `objects` | the database, without us and with us |
 //! | `graph` | suite `graph`: import and closures of the package graph |
+//! | `cad` | suite `cad`: import and traversals of models |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
 //! | `bank` | suite `bank`: money that goes from one space to another |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
@@ -37,6 +38,7 @@ mod args;
 mod bank;
 mod blocked;
 mod blocks;
+mod cad;
 mod callgrind;
 mod churn;
 mod commit;
@@ -100,6 +102,8 @@ struct Options {
     quiet_seconds: u64,
     /// Rounds that are written while each way reads, in row `anomalies` of suite `flex`.
     rounds: u64,
+    /// A file or directory of models, in suite `cad`; else models that the program writes itself.
+    step: Option<PathBuf>,
     /// Bytes of the space that an empty member joins, in suite `group`.
     space_bytes: usize,
     /// Which rows to measure, in suites `load`, `rpc`, `group` and `flex`; all if none is named.
@@ -137,6 +141,7 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Commit => commit::run(options),
         Suite::Bank => bank::run(options),
         Suite::Events => events::run(options),
+        Suite::Cad => cad::run(options),
         Suite::Graph => graph::run(options),
         Suite::Group => group::run(options),
         Suite::Idle => idle::run(options),
@@ -164,6 +169,7 @@ fn bench(args: args::Bench) -> Outcome {
         connections: args.connections,
         quiet_seconds: args.quiet_seconds,
         rounds: args.rounds,
+        step: args.step,
         space_bytes: args.space,
         only: args.only,
     };

@@ -16,9 +16,9 @@ use super::report::number;
 use super::{COMMIT, Options};
 
 /// The suites in the order of the document.
-const SUITES: [&str; 17] = [
-    "commit", "bank", "rows", "oo7", "graph", "flex", "rpc", "events", "proxy", "group", "ring", "stale",
-    "idle", "load", "churn", "async", "archive",
+const SUITES: [&str; 18] = [
+    "commit", "bank", "rows", "oo7", "graph", "cad", "flex", "rpc", "events", "proxy", "group", "ring",
+    "stale", "idle", "load", "churn", "async", "archive",
 ];
 
 /// The targets: a row's name, the field, the bound, and the cause if the row is known to miss.
