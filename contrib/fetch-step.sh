@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fetch-step.sh [DIR]: puts the QFP models of Debian's package kicad-packages3d into DIR (step-qfp): 68 STEP files, 224 MB,
-# 3.99 million instances. The package (379 MB) comes from the mirror that apt is set up with, or from the address in the
+# fetch-step.sh [DIR]: puts the QFP models of Debian's package kicad-packages3d into DIR (step-qfp): 68 STEP files, 188 MB,
+# 4.01 million instances. The package (379 MB) comes from the mirror that apt is set up with, or from the address in the
 # variable DEB_URL. It is checked before anything of it is unpacked.
 set -euo pipefail
 dir=${1:-step-qfp}

@@ -154,11 +154,6 @@ impl Walk {
         Ok(())
     }
 
-    /// Says whether an instance was visited.
-    pub fn has(&self, number: u32) -> bool {
-        self.seen.has(number)
-    }
-
     fn enter<'t>(
         &mut self,
         instance: &Obj<'t, Instance>,

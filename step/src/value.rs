@@ -67,15 +67,3 @@ impl<'a> Body<'a> {
         }
     }
 }
-
-impl Value<'_> {
-    /// Calls `each` with every reference of the value, in order.
-    pub fn references(&self, each: &mut impl FnMut(u64)) {
-        match self {
-            Value::Reference(id) => each(*id),
-            Value::List(values) => values.iter().for_each(|value| value.references(each)),
-            Value::Typed(_, value) => value.references(each),
-            _ => {}
-        }
-    }
-}

@@ -83,6 +83,26 @@ fn a_place_of_an_earlier_transaction_that_is_lost_is_said_at_once_and_not_tried_
 }
 
 #[test]
+fn places_of_one_transaction_are_all_kept() {
+    let w = world(1);
+    let large = Thing { text: "x".repeat(1_000).into(), ..thing(1) };
+    let reserved: Result<Vec<_>, Error> = w.run(0, |tx| (0..24).map(|_| tx.reserve(&large)).collect());
+    let places = reserved.unwrap();
+    let pages = places.iter().map(|place| place.oref().page()).collect::<std::collections::BTreeSet<_>>();
+    assert!(pages.len() >= 3, "{pages:?}");
+    // The client asks for pages again and again, and each time gives back those that nobody keeps.
+    for _ in 0..300 {
+        w.run(0, half_a_page).unwrap();
+    }
+    for place in &places {
+        w.run(0, |tx| tx.fill(*place, &thing(7))).unwrap();
+    }
+    let counts =
+        w.run(0, |tx| places.iter().map(|place| Ok(tx.get(*place)?.count())).collect::<Result<Vec<_>, _>>());
+    assert_eq!(counts, Ok(vec![7; 24]));
+}
+
+#[test]
 fn a_place_that_is_lost_before_it_is_named_never_comes_to_name_another_object() {
     let w = world(2);
     let holder = make(&w, 1, "holder", 1);
