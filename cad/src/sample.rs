@@ -216,7 +216,7 @@ mod tests {
     use crate::source::{File, Source};
 
     #[test]
-    fn a_chip_has_its_parts_and_each_edge_twice() {
+    fn chip_has_its_parts_and_each_edge_twice() {
         for (leads, shapes) in [(1, 1), (8, 1), (6, 3)] {
             let text = chip("C", leads, shapes);
             let draft = read(&File::written("c", text), Limits::default()).unwrap();

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_place_is_told_with_its_line() {
+    fn misplaced_tokens_are_told_with_their_line() {
         let odd = [
             ("", "line 1: the file is empty"),
             ("solid box\nendsolid;", "line 1: "),

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_bounded_and_lists_at_the_bound_are_read() {
+    fn nesting_is_read_up_to_its_bound() {
         let limits = Limits { depth_max: 3, ..Limits::default() };
         let nested = |depth: usize| format!("#1=A({}{})", "(".repeat(depth), ")".repeat(depth));
         assert!(parse(nested(3).as_bytes(), &limits).is_ok());

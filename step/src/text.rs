@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_is_refused_where_it_stands() {
+    fn unknown_escape_is_refused_where_it_stands() {
         let odd = [
             r"ab\c",
             r"\X\4",

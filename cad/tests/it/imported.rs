@@ -69,7 +69,7 @@ fn instances(text: &str) -> BTreeMap<u64, String> {
 }
 
 #[test]
-fn every_instance_is_stored_as_the_file_has_it() {
+fn instances_are_stored_as_the_file_has_them() {
     let odd = "#7=A('it''s',(#900,(#7)),LENGTH(-2.5),$,*,.T.,\"0AF\",-12);#900=(B(1.)C((2.,3.)));#30=D();";
     let shell: String = (1..=20_000).map(|n| format!("#{n}=P((1.,{n}.));")).collect();
     let all: String = (1..=20_000).map(|n| format!(",#{n}")).collect();
@@ -105,7 +105,7 @@ fn text_of(
 }
 
 #[test]
-fn a_file_that_cannot_be_read_costs_itself_alone() {
+fn unreadable_file_costs_itself_alone() {
     let files = source(&[("a", small("#1=A();")), ("b", small("#1=A(#2);")), ("c", small("#1=A(;"))]);
     let space = Space::new();
     let imported = space.take(&files).unwrap();
@@ -125,7 +125,7 @@ fn a_file_that_cannot_be_read_costs_itself_alone() {
 }
 
 #[test]
-fn a_model_replaces_the_one_of_its_name_alone() {
+fn model_replaces_the_one_of_its_name() {
     let space = Space::new();
     space.take(&source(&[("a", small("#1=A();")), ("b", small("#1=B();"))])).unwrap();
     let again = space.take(&source(&[("b", small("#5=C();#6=C();"))])).unwrap();
@@ -138,7 +138,7 @@ fn a_model_replaces_the_one_of_its_name_alone() {
 }
 
 #[test]
-fn files_of_a_directory_are_found_by_their_ends() {
+fn files_are_found_by_their_ends() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     for name in ["b.STEP", "sub/a.stp", "c.txt", "a.p21"] {
@@ -221,7 +221,7 @@ fn instances_are_found_by_id_and_product() {
 }
 
 #[test]
-fn what_nothing_refers_to_is_told_and_circles_end() {
+fn unreferred_instances_are_told_and_circles_end() {
     let deep: String = (1..500).map(|n| format!("#{n}=A(#{});", n + 1)).collect();
     let text = small(&format!("{deep}#500=A(#1);#501=B(#501,#3);#502=B();"));
     let space = Space::new();

@@ -56,7 +56,7 @@ fn sample_is_imported_and_asked() {
 }
 
 #[test]
-fn what_is_not_there_is_told_with_what_is() {
+fn missing_names_are_told_with_those_there() {
     let (dir, space) = sample();
     let said = |words: &[&str]| {
         in_one_line(&err(&tercel(&[&["query", "step"], words, &["--data", &space]].concat())))
@@ -75,7 +75,7 @@ fn what_is_not_there_is_told_with_what_is() {
 }
 
 #[test]
-fn files_that_cannot_be_read_are_left_out_or_refuse_all() {
+fn unreadable_files_are_left_out_or_refuse_all() {
     let dir = tempfile::tempdir().unwrap();
     let models = dir.path().join("in");
     fs::create_dir(&models).unwrap();

@@ -11,7 +11,7 @@ use super::Client;
 use super::pending::Asked;
 use crate::consult::Consulted;
 use crate::error::Error;
-use crate::txn::{Across, HeldUp, SentPart};
+use crate::txn::{Across, HeldUp, SentPart, SettledFrom};
 
 /// The answers to questions about the ends of transactions.
 #[derive(Debug, Default)]
@@ -151,7 +151,7 @@ impl Across for Client {
         self.await_settled(upto, Awaited::All).map(|settled| settled.map(|(from, _)| from))
     }
 
-    fn settled_or_named(&mut self, upto: Stamp) -> Option<Result<(Stamp, Option<Arc<HeldUp>>), Error>> {
+    fn settled_or_named(&mut self, upto: Stamp) -> Option<Result<SettledFrom, Error>> {
         self.await_settled(upto, Awaited::AllButNamed)
     }
 
@@ -161,11 +161,7 @@ impl Across for Client {
 }
 
 impl Client {
-    fn await_settled(
-        &mut self,
-        upto: Stamp,
-        of: Awaited,
-    ) -> Option<Result<(Stamp, Option<Arc<HeldUp>>), Error>> {
+    fn await_settled(&mut self, upto: Stamp, of: Awaited) -> Option<Result<SettledFrom, Error>> {
         if let Some(from) = self.questions.ends.settled_from(upto) {
             return (self.reader.watermark() >= from).then_some(Ok((from, None)));
         }

@@ -179,8 +179,8 @@ impl Client {
         }
     }
 
-    /// Says whether it waits for parts that are not settled. One that looks at its end whether it has read what
-    /// they write does not.
+    /// Says whether it waits for parts that are not settled. One that looks at its end whether it has read
+    /// what they write does not.
     ///
     /// # Errors
     /// If it has waited for a keepalive, and has no time of its own.

@@ -128,8 +128,8 @@ impl Prepares {
         !waits && !self.settled.iter().any(is_hidden) || dropped(Rule::UnsettledRead)
     }
 
-    /// The parts that were prepared up to a stamp and are not settled in the visible state, as a reader of that
-    /// state is told of them; none if there are none.
+    /// The parts that were prepared up to a stamp and are not settled in the visible state, as a reader of
+    /// that state is told of them; none if there are none.
     pub fn held(&self, upto: Stamp, visible: Stamp) -> Option<Held> {
         if self.is_settled(upto, visible) {
             return None;

@@ -179,8 +179,8 @@ impl Sessions {
         self.confirm(cx);
     }
 
-    /// Echoes the questions whose stamp is visible. A part that was prepared up to that and is not settled may
-    /// have been acknowledged where it was decided: the echo names what it holds.
+    /// Echoes the questions whose stamp is visible. A part that was prepared up to that and is not settled
+    /// may have been acknowledged where it was decided: the echo names what it holds.
     pub(super) fn echo(&mut self, cx: &mut Cx) {
         self.echo_inside(cx);
         let visible = cx.work.pages.visible();

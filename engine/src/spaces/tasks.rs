@@ -136,7 +136,8 @@ impl Session<'_> {
         poll_fn(move |cx| run.poll(cx, &mut body, &is_conflict)).await
     }
 
-    /// Begins a transaction in a space, whose cut looks at its end whether it has read what is held. That of a task takes up the begin which it has asked for before.
+    /// Begins a transaction in a space, whose cut looks at its end whether it has read what is held. That
+    /// of a task takes up the begin which it has asked for before.
     pub(super) fn begin(&self, at: usize, options: Options) -> Result<Tx<'_>, Error> {
         let port = self.port(at);
         let new = || Begin::new(&options).looking_at_end();

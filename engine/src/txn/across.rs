@@ -10,7 +10,8 @@ use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
 use super::commit::{Parcel, Sending, found, in_words, verdict};
-use super::{Across, Begin, Freshness, HeldUp, Hold, Home, Isolation, Options, Port, SentPart, Step, Tx};
+use super::held::SettledFrom;
+use super::{Across, Begin, Freshness, Hold, Home, Isolation, Options, Port, SentPart, Step, Tx};
 use crate::error::Error;
 use crate::limits;
 use crate::time::Now;
@@ -203,6 +204,7 @@ pub(crate) fn settle(port: &dyn Port, settle: &Settle) {
             if settle.seen.is_some() {
                 // The next transaction that begins here will want to know.
                 drop(across.settled_or_named(settle.prepared));
+                drop(across.one_settled_from(settle.prepared));
             }
         }
         Step::Done
@@ -211,15 +213,15 @@ pub(crate) fn settle(port: &dyn Port, settle: &Settle) {
 }
 
 /// Waits until the client of a space shows a state in which no prepare up to a stamp waits for its
-/// settlement, but for parts that are named, if those may be. Gives a stamp from which on that is so, and those
-/// parts. Fails with `OtherHistory` if `seen`, the state that has the prepare, is of a history that the space
-/// has lost.
+/// settlement, but for parts that are named, if those may be. Gives a stamp from which on that is so, and
+/// those parts. Fails with `OtherHistory` if `seen`, the state that has the prepare, is of a history that
+/// the space has lost.
 pub(crate) fn settled_from(
     port: &dyn Port,
     until: Option<Now>,
     (upto, is_named): (Stamp, bool),
     seen: Token,
-) -> Result<(Stamp, Option<Arc<HeldUp>>), Error> {
+) -> Result<SettledFrom, Error> {
     let stale = Options { freshness: Freshness::Stale, at_least: Some(seen), ..Options::default() };
     let (mut end, mut begin) = (None, Begin::new(&stale));
     let driven = port.drive(until, &mut |home, now| {
@@ -242,6 +244,18 @@ pub(crate) fn settled_from(
         )),
         driven => driven.and(end.unwrap_or(Ok((Stamp::ZERO, None)))),
     }
+}
+
+/// Waits until a moment for the settlement of the part that was prepared at a stamp. Gives a stamp from which
+/// on it is settled, if it is.
+pub(crate) fn one_settled_from(port: &dyn Port, until: Now, prepared: Stamp) -> Option<Stamp> {
+    let mut from = None;
+    let driven = port.drive(Some(until), &mut |home, _| {
+        from = across(home, |across| across.one_settled_from(prepared));
+        if from.is_some() { Step::Done } else { Step::Wait }
+    });
+    // Without an answer the part may wait for long.
+    driven.ok().and(from)?.ok()
 }
 
 fn across<R>(

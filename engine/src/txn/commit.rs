@@ -80,10 +80,10 @@ impl Tx<'_> {
         Ok(Committed { stamp: token.stamp, token, op: Some(op) })
     }
 
-    /// Waits for parts that write what was read, unless that is judged where the transaction is ordered.
+    /// Waits for parts that write what was read: the state is another one then. Where it is ordered, it would
+    /// be refused for them.
     pub(super) fn see_settled(&self) -> Result<(), Error> {
-        let is_judged = self.has_written() && self.isolation != Isolation::Snapshot;
-        if !is_judged && self.is_held_up()? { Err(Error::Conflict(None)) } else { Ok(()) }
+        if self.is_held_up()? { Err(Error::Conflict(None)) } else { Ok(()) }
     }
 
     /// Sends it by `submit` as soon as it may be sent.
@@ -222,8 +222,8 @@ impl Tx<'_> {
     /// The token of the state that was read. Most often that is the state it began with, and no lock is
     /// needed. A state of a history that the home has left since keeps the view that it began in.
     pub(super) fn token_of(&self, stamp: Stamp) -> Result<Token, Error> {
-        let mut token = Token { stamp, ..self.began_at };
-        if self.began_at.stamp != stamp {
+        let mut token = Token { stamp, ..self.began.at };
+        if self.began.at.stamp != stamp {
             self.port.drive(self.until, &mut |home, _| {
                 if self.scope.is_of_history() {
                     token = home.token(stamp);

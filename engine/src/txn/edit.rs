@@ -87,7 +87,7 @@ impl<'c> Tx<'c> {
             )
         };
         let class = self.class_of::<T>()?.class;
-        if r.stamp() < self.began_at.stamp {
+        if r.stamp() < self.began.at.stamp {
             // Its place may be that of another object by now.
             self.find(r)?.ok_or_else(|| Error::not_found(r.oref()))?;
         }

@@ -107,7 +107,7 @@ impl<'c> Tx<'c> {
     pub fn export<T: Object>(&self, object: Ref<T>) -> Result<Far<T>, Error> {
         let oref = self.get(object)?.reference().oref();
         let (part, mut all) = self.part(oref)?;
-        let space = self.began_at.space;
+        let space = self.began.at.space;
         if let Some(i) = all.position(oref) {
             return Ok(all.far(i, space));
         }
@@ -168,7 +168,7 @@ impl<'c> Tx<'c> {
         let Some(table) = self.table()? else { return Ok(out) };
         for part in table.to_value()?.objects.iter().filter(|part| !part.is_null()) {
             let all = self.load_part(&self.get(part.cast())?)?;
-            out.extend((0..all.objects.len()).map(|i| all.far(i, self.began_at.space)));
+            out.extend((0..all.objects.len()).map(|i| all.far(i, self.began.at.space)));
         }
         out.sort_unstable();
         Ok(out)
@@ -188,7 +188,7 @@ impl<'c> Tx<'c> {
     }
 
     fn is_here<T>(&self, far: Far<T>) -> Result<(), Error> {
-        let here = self.began_at.space;
+        let here = self.began.at.space;
         if far.is_null() {
             return Err(Error::NotFound("the object of a null far reference".into()));
         }

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_heap::Scope;
-use tercel_wire::id::{Oref, SpaceId, Stamp};
-use tercel_wire::message::Held;
+use tercel_wire::id::Stamp;
 use tercel_wire::token::Token;
 
-use super::{Across, Isolation, Options};
+use super::held::HeldUp;
+use super::{Isolation, Options};
 use crate::error::Error;
 use crate::mutant::{Rule, dropped};
 use crate::time::{Now, micros};
@@ -41,90 +41,6 @@ pub enum Freshness {
     /// As old as the cache is: reads of cached objects go on as long as the server is gone. An object that is
     /// not cached still waits for the server.
     Stale,
-}
-
-/// Parts of transactions over several spaces that were prepared by the time of a question, and not settled in
-/// the state of its echo. They may have been acknowledged where they were decided, so a reader of this state
-/// that is to see what was acknowledged waits for their end, if it has read what they write.
-#[derive(Debug)]
-pub struct HeldUp {
-    /// The youngest prepare of them.
-    pub upto: Stamp,
-    /// The space that decides the oldest.
-    decider: SpaceId,
-    /// The objects that they write, in order, each with the prepare of its part; none if all of the space are
-    /// meant.
-    objects: Option<Vec<(Oref, Stamp)>>,
-    /// The longest wait for their end, of one that has no time of its own, in microseconds.
-    pub patience_us: u64,
-}
-
-impl HeldUp {
-    /// The parts that an echo names.
-    pub(crate) fn new(held: Held, patience_us: u64) -> HeldUp {
-        let Held { upto, decider, mut objects } = held;
-        objects.iter_mut().for_each(|objects| objects.sort_unstable());
-        HeldUp { upto, decider, objects, patience_us }
-    }
-
-    /// The parts that write what was read, by their prepares; none if there are no such parts.
-    pub(crate) fn met(&self, read: &[Oref]) -> Option<Met> {
-        if read.is_empty() || dropped(Rule::HeldRead) {
-            return None;
-        }
-        let Some(objects) = &self.objects else { return Some(Met::All(self.upto)) };
-        let mut prepares = Vec::new();
-        for oref in read {
-            let from = objects.partition_point(|(of, _)| of < oref);
-            prepares.extend(objects[from..].iter().take_while(|(of, _)| of == oref).map(|(_, stamp)| *stamp));
-        }
-        prepares.sort_unstable();
-        prepares.dedup();
-        match prepares.len() {
-            0 => None,
-            1..=MET_MAX => Some(Met::These(prepares)),
-            _ => Some(Met::All(self.upto)),
-        }
-    }
-
-    /// The words for whoever has waited for long.
-    pub(crate) fn is_late(&self) -> Error {
-        Error::Unavailable(format!(
-            "a transaction that space {:x} decides was prepared here and is not settled: what is read here may be older; see \
-             that the servers of both reach each other",
-            self.decider.0
-        ))
-    }
-}
-
-/// Parts for which a transaction waits one by one: fewer than a client remembers as settled.
-const MET_MAX: usize = 8;
-
-/// The parts for whose end a transaction waits.
-#[derive(Debug)]
-pub(crate) enum Met {
-    /// All that were prepared up to a stamp.
-    All(Stamp),
-    /// Those that were prepared at these stamps.
-    These(Vec<Stamp>),
-}
-
-impl Met {
-    /// A stamp from which on all of them are settled.
-    pub(crate) fn settled_from(&self, across: &mut dyn Across) -> Option<Result<Stamp, Error>> {
-        let prepares = match self {
-            Met::All(upto) => return across.settled_from(*upto),
-            Met::These(prepares) => prepares,
-        };
-        let mut from = Stamp::ZERO;
-        for prepared in prepares {
-            match across.one_settled_from(*prepared)? {
-                Ok(one) => from = from.max(one),
-                Err(e) => return Some(Err(e)),
-            }
-        }
-        Some(Ok(from))
-    }
 }
 
 /// A transaction that is to begin: what it demands of the state, kept between the calls of one begin.

@@ -16,7 +16,8 @@ use tercel_wire::message::{Outcome, Prepared, Settle};
 use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
-use super::{Begin, Begun, HeldUp};
+use super::held::SettledFrom;
+use super::{Begin, Begun};
 use crate::consult::Consulted;
 use crate::error::Error;
 use crate::time::Now;
@@ -252,12 +253,12 @@ pub trait Across {
     /// As [`Across::settled_from`].
     fn one_settled_from(&mut self, prepared: Stamp) -> Option<Result<Stamp, Error>>;
 
-    /// As [`Across::settled_from`], but for parts that are named: who reads such a state has to look whether it has read what
-    /// they write.
+    /// As [`Across::settled_from`], but for parts that are named: who reads such a state has to look
+    /// whether it has read what they write.
     ///
     /// # Errors
     /// As [`Across::settled_from`].
-    fn settled_or_named(&mut self, upto: Stamp) -> Option<Result<(Stamp, Option<Arc<HeldUp>>), Error>>;
+    fn settled_or_named(&mut self, upto: Stamp) -> Option<Result<SettledFrom, Error>>;
 }
 
 /// A space's part of a transaction over several, as it is sent.

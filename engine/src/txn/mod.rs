@@ -11,6 +11,7 @@ mod edit;
 pub mod export;
 mod express;
 mod fresh;
+mod held;
 mod home;
 pub mod object;
 mod places;
@@ -38,7 +39,7 @@ use crate::table::{Map, Set};
 use crate::time::Now;
 use read::Named;
 
-pub(crate) use across::{Part, settle, settled_from};
+pub(crate) use across::{Part, one_settled_from, settle, settled_from};
 pub use call::{
     Binding, CallName, Caller, Requested, Responded, Rest, Streamer, Through, ThroughKey, Ticket, UnderWay,
 };
@@ -47,7 +48,8 @@ pub(crate) use commit::commit_surely;
 pub use edit::create_stored;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
-pub use fresh::{AsOf, Begin, Begun, Freshness, HeldUp};
+pub use fresh::{AsOf, Begin, Begun, Freshness};
+pub use held::{HeldUp, SettledFrom};
 pub use home::{
     Across, Heard, Home, LocalWrite, Located, Search, SentPart, StoredObject, Wanted, WatchId, Watcher,
 };
@@ -211,12 +213,7 @@ pub struct Tx<'c> {
     isolation: Isolation,
     /// The moment at which its calls wait no longer.
     until: Option<Now>,
-    /// Everything acknowledged before this moment is in the state that it began with.
-    as_of: Option<Now>,
-    /// The state that it began with.
-    began_at: Token,
-    /// The parts that are not settled in it, of which it looks at its end whether it has read what they write.
-    held: RefCell<Vec<Arc<HeldUp>>>,
+    began: Began,
     /// Bytes in the write set that the server's bound on a transaction allows.
     bytes_max: Cell<usize>,
     classes: RefCell<Map<&'static str, Known>>,
@@ -234,6 +231,16 @@ pub struct Tx<'c> {
     taken: RefCell<Taken>,
     /// Set if a change of several objects was begun and came to no end, so that it must not be committed.
     is_torn: Cell<bool>,
+}
+
+/// The state that a transaction began with.
+struct Began {
+    at: Token,
+    /// Everything acknowledged before this moment is in it.
+    as_of: Option<Now>,
+    /// The parts that are not settled in it. At its end the transaction looks whether it has read what they
+    /// write.
+    held: RefCell<Vec<Arc<HeldUp>>>,
 }
 
 /// The places that a transaction took.
@@ -281,9 +288,11 @@ impl<'c> Tx<'c> {
             scope,
             isolation: options.isolation,
             until,
-            as_of,
-            began_at: token,
-            held: RefCell::new(held.into_iter().chain(begin.take_also()).collect()),
+            began: Began {
+                at: token,
+                as_of,
+                held: RefCell::new(held.into_iter().chain(begin.take_also()).collect()),
+            },
             bytes_max: Cell::new(bytes_max),
             classes: RefCell::default(),
             made: RefCell::default(),
@@ -305,7 +314,7 @@ impl<'c> Tx<'c> {
     /// have taken over a newer state, if what it had read was the same there.
     pub fn as_of(&self) -> AsOf {
         let age = |as_of| Duration::from_micros(self.port.now().since_us(as_of));
-        AsOf { token: self.began_at, age: self.as_of.map_or(Duration::MAX, age) }
+        AsOf { token: self.began.at, age: self.began.as_of.map_or(Duration::MAX, age) }
     }
 
     /// The state that it reads, to pass on.

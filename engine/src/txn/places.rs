@@ -34,7 +34,7 @@ pub(crate) struct Places {
 struct Turned {
     /// The first slot that was given to nothing.
     slots: u16,
-    /// What transactions have that may still make something there.
+    /// The hold that transactions have which may still make something there.
     hold: Arc<Hold>,
 }
 

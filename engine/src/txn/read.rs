@@ -7,8 +7,8 @@ use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::layout::Var;
 use tercel_wire::record::{Class, HEADER_BYTES, Ref};
 
-use super::fresh::Met;
-use super::{Begin, HeldUp, Home, Located, Search, StoredObject, Tx, Wanted, begun};
+use super::held::{HeldUp, Met};
+use super::{Across, Begin, Home, Located, Search, StoredObject, Tx, Wanted, begun};
 use crate::error::{Bound, Error};
 use crate::mutant::{Rule, dropped};
 use crate::time::Now;
@@ -318,7 +318,7 @@ impl<'c> Tx<'c> {
 
     /// Looks at the end also at these parts.
     pub(crate) fn also_held(&self, held: Arc<HeldUp>) {
-        let mut all = self.held.borrow_mut();
+        let mut all = self.began.held.borrow_mut();
         if !all.iter().any(|known| Arc::ptr_eq(known, &held)) {
             all.push(held);
         }
@@ -330,7 +330,7 @@ impl<'c> Tx<'c> {
     /// # Errors
     /// `Unavailable` if that takes longer than it may.
     pub(crate) fn is_held_up(&self) -> Result<bool, Error> {
-        let held = self.held.borrow().clone();
+        let held = self.began.held.borrow().clone();
         held.iter().try_fold(false, |is_held_up, held| Ok(is_held_up || self.is_held_up_by(held)?))
     }
 
@@ -338,7 +338,7 @@ impl<'c> Tx<'c> {
         let (since, mut met) = (self.port.now(), None);
         let waited = self.ask(|home, now| {
             let Some(met) = met.get_or_insert_with(|| self.met(home, held)) else { return Some(Ok(false)) };
-            match met.settled_from(home.across()?) {
+            match settled_from(met, home.across()?) {
                 Some(settled) => Some(settled.map(|from| from > self.scope.snapshot())),
                 None if self.until.is_none() && now.since_us(since) > held.patience_us => {
                     Some(Err(held.is_late()))
@@ -384,7 +384,7 @@ impl<'c> Tx<'c> {
                 && let Some(met) = self.met(home, &held)
             {
                 let since = *begin.held_since.get_or_insert(now);
-                match met.settled_from(home.across()?) {
+                match settled_from(&met, home.across()?) {
                     Some(Ok(_)) => {}
                     Some(Err(e)) => return Some(Err(e)),
                     None if begin.is_patient() || now.since_us(since) <= held.patience_us => return None,
@@ -398,6 +398,22 @@ impl<'c> Tx<'c> {
             }))
         })
     }
+}
+
+/// A stamp from which on all parts that were met are settled.
+fn settled_from(met: &Met, across: &mut dyn Across) -> Option<Result<Stamp, Error>> {
+    let prepares = match met {
+        Met::All(upto) => return across.settled_from(*upto),
+        Met::These(prepares) => prepares,
+    };
+    let mut from = Stamp::ZERO;
+    for prepared in prepares {
+        match across.one_settled_from(*prepared)? {
+            Ok(one) => from = from.max(one),
+            Err(e) => return Some(Err(e)),
+        }
+    }
+    Some(Ok(from))
 }
 
 /// An object in stored form, header included, with the layout of its class, for a tool that has no type for

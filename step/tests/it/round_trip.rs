@@ -1,4 +1,4 @@
-//! What is written is read back, and nothing makes the decoder panic.
+//! Written values are read back, and nothing makes the decoder panic.
 
 use std::borrow::Cow;
 

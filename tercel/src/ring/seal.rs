@@ -13,8 +13,8 @@
 //!
 //! The key of a direction follows from the file's key, the salt, the list of members and both places (HMAC
 //! with SHA-256). Packets under a salt that the receiver does not know count for nothing: they are of a
-//! process that has just begun, or were recorded of one that is gone. The receiver draws a nonce and sends it;
-//! a salt under which that nonce comes back is of a process that lives, and counts from then on.
+//! process that has just begun, or were recorded of one that is gone. The receiver draws a nonce and sends
+//! it; a salt under which that nonce comes back is of a process that lives, and counts from then on.
 
 use std::time::{Duration, Instant};
 
