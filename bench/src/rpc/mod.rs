@@ -614,6 +614,6 @@ mod tests {
         // No place is measured for these.
         assert!(wanted(&["instructions"]).is_empty());
         assert_eq!(wanted(&["instructions", "unix.spin"]), ["unix.spin"]);
-        assert_eq!(names()[15..], ["instructions", "loss", "hostile"]);
+        assert_eq!(names()[15..], ["instructions", "loss", "sealed", "hostile"]);
     }
 }
