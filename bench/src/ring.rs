@@ -28,6 +28,9 @@ const MESSAGE_BYTES: usize = 1_024;
 const TOKEN_BYTES: usize = 96;
 const PACKET_BYTES: usize = 8_900;
 
+/// Changes the number of a process into that of the addresses of its sealed ring.
+const OF_SEALED: u32 = 0x80_0000;
+
 /// Messages of each member in a block of throughput.
 const MESSAGES: usize = 10_000;
 
@@ -148,7 +151,7 @@ fn sealed(dir: &Path, rounds: usize) -> Result<Row, String> {
     let key = dir.join("key");
     make_key(&key).map_err(failed)?;
     let join = |me| {
-        let config = config(me, &dir, !std::process::id());
+        let config = config(me, &dir, std::process::id() ^ OF_SEALED);
         Ring::join(RingConfig { key: Some(key.clone()), ..config }).map_err(failed)
     };
     let sealed: Vec<Ring> = (1..=MEMBERS).map(join).collect::<Result<_, _>>()?;
