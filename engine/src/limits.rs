@@ -348,8 +348,9 @@ pub const DECISIONS_MAX: usize = 1 << 14;
 /// The decisions of one client.
 pub const DECISIONS_CLIENT_MAX: usize = 4_096;
 
-/// Questions of one connection that wait until parts are settled.
-pub const AWAITING_MAX: usize = 16;
+/// Questions of one connection that wait until parts are settled: three kinds, of each what a client asks at
+/// most.
+pub const AWAITING_MAX: usize = 48;
 
 /// Spaces that one transaction reads or writes.
 pub const SPACES_MAX: usize = 16;

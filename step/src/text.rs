@@ -80,8 +80,9 @@ impl Escapes<'_> {
         let rest = &self.text.as_bytes()[self.next..];
         match rest {
             [_, b'\\', ..] => self.put('\\', 2),
-            [_, b'S', b'\\', low, ..] => match character(self.page, *low) {
-                Some(c) => self.put(c, 4),
+            [_, b'S', b'\\', low, more @ ..] => match character(self.page, *low) {
+                // An apostrophe is doubled here, too.
+                Some(c) => self.put(c, if *low == b'\'' && more.first() == Some(&b'\'') { 5 } else { 4 }),
                 None => return Err(self.fault(r"`\S\` is followed by no character of its page")),
             },
             [_, b'P', page @ b'A'..=b'I', b'\\', ..] => {
@@ -151,6 +152,8 @@ mod tests {
             (r"C:\\dir", r"C:\dir"),
             (r"\S\D\S\v", "Äö"),
             (r"\PE\\S\P\S\a", "ас"),
+            (r"\S\''", "§"),
+            (r"\S\''x", "§x"),
             (r"\X\C4b", "Äb"),
             (r"\X2\03B103B2\X0\!", "αβ!"),
             (r"\X2\D83DDE00\X0\", "😀"),

@@ -156,7 +156,9 @@ pub(super) fn judge(trouble: &Trouble, bucket: &str, keys: &str, scrub: impl Fn(
         (404, _) => refused(format!(
             "see that AWS_ENDPOINT_URL and {keys} are right, and the bucket {bucket} is there"
         )),
-        (408 | 409 | 412 | 425 | 429 | 500.., _) => Verdict::Again(text),
+        (408 | 409 | 412 | 425 | 429 | 500.., _) | (_, "RequestTimeout" | "IncompleteBody") => {
+            Verdict::Again(text)
+        }
         (..=399, _) => Verdict::Again(text),
         _ => refused("mend AWS_ENDPOINT_URL if that is no S3 service".into()),
     }

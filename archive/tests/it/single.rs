@@ -114,7 +114,7 @@ pub fn restored(store: &dyn Store, upto: Until, dir: &Path) -> Result<u64, Archi
     Ok(count)
 }
 
-fn a_hundred_stamps_equal_the_model(place: &dyn Place) {
+fn restored_stamps_equal_the_model(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut space = Counting::begin(&dir.join("space"), 1 << 30);
@@ -130,7 +130,7 @@ fn a_hundred_stamps_equal_the_model(place: &dyn Place) {
     assert!(status.objects >= 10 && status.gaps == 0, "{status:?}");
     assert_eq!(Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong, Vec::<String>::new());
     let ends = space.last().0.0;
-    for n in 0..100u64 {
+    for n in 0..place.restores() {
         // All over the range, in no order.
         let stamp = Stamp(begins + n * 7_919 % (ends - begins + 1));
         let count = restored(&*store, Until::Stamp(stamp), &dir.join("restored")).unwrap();
@@ -446,7 +446,7 @@ fn what_is_older_than_kept_is_removed(place: &dyn Place) {
 }
 
 in_each_store!(
-    a_hundred_stamps_equal_the_model,
+    restored_stamps_equal_the_model,
     moments_are_gone_back_to,
     writer_lost_at_every_store_call,
     store_that_comes_back_is_caught_up_with,

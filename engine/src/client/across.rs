@@ -35,6 +35,10 @@ const ENDS_MAX: usize = 128;
 /// Stamps up to which all is known to be settled, and questions about others.
 const SETTLED_MAX: usize = 16;
 
+/// Parts that are known to be settled: those for which as many threads wait as a client has transactions, and
+/// more.
+const ONES_MAX: usize = 256;
+
 impl Ends {
     /// The answer to a call is here, or will not come.
     pub(super) fn answered(&mut self, call: u64, answer: Result<Consulted, Error>) {
@@ -63,7 +67,8 @@ impl Ends {
 
     /// The part that was prepared at a stamp is settled in states from this one on.
     pub(super) fn one_settled(&mut self, prepared: Stamp, from: Stamp) {
-        if self.ones.len() >= SETTLED_MAX {
+        self.ones.retain(|(known, _)| *known != prepared);
+        if self.ones.len() >= ONES_MAX {
             self.ones.pop_front();
         }
         self.ones.push_back((prepared, from));
@@ -184,7 +189,8 @@ impl Client {
         // One about an earlier stamp may be answered before one about a later, and never after it.
         let is_asked =
             |asked: &Asked| matches!(asked, Asked::AwaitSettled(known, by) if (*known, *by) == (upto, of));
-        let all = self.peer.pending.count(|asked| matches!(asked, Asked::AwaitSettled(..)));
+        // Each kind has places of its own: those that wait for all may wait for long.
+        let all = self.peer.pending.count(|asked| matches!(asked, Asked::AwaitSettled(_, by) if *by == of));
         if self.peer.pending.count(is_asked) == 0 && all < SETTLED_MAX {
             let mut body = Vec::new();
             AwaitSettled { upto, of: Some(of).filter(|of| *of != Awaited::All) }.encode(&mut body);

@@ -622,7 +622,7 @@ impl Attempts {
             self.seen.clone_from(&tokens);
         }
         // A body that saw states which hold no longer may have failed for that alone.
-        let is_doubtful = returned.is_err() && cut.is_stale()? || cut.is_held_up()?;
+        let is_doubtful = returned.is_err() && cut.is_stale()? || together && cut.is_held_up()?;
         Ok(match returned {
             Err(e) if is_conflict(&e) => Attempt::Lost(e),
             _ if !together || is_doubtful => Attempt::Lost(Error::Conflict(None).into()),

@@ -14,7 +14,7 @@ use tercel_wire::message::{Outcome, Refusal};
 use tercel_wire::token::Token;
 
 use super::commit::{Sending, in_words, verdict};
-use super::{BACK_OFF_US, Begin, Hold, Isolation, Options, Port, SURE_TURNS, Step, TaskPort, Tx};
+use super::{BACK_OFF_US, Begin, Freshness, Hold, Isolation, Options, Port, SURE_TURNS, Step, TaskPort, Tx};
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
@@ -208,8 +208,14 @@ impl<R> Polled<R> {
         };
         self.is_full = false;
         if self.options.isolation == Isolation::Strict {
-            // Every later state of the same history has all that was acknowledged before the first begin.
+            // Every later state of the same history has all that was acknowledged before the first begin, but for
+            // what unsettled parts hold: an echo names that, and a stale begin hears of none.
+            let freshness = match self.options.freshness {
+                Freshness::Stale => Freshness::Recent,
+                freshness => freshness,
+            };
             self.options = Options {
+                freshness,
                 isolation: Isolation::Serializable,
                 at_least: Some(tx.as_of().token),
                 ..self.options

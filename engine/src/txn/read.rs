@@ -331,6 +331,10 @@ impl<'c> Tx<'c> {
     /// `Unavailable` if that takes longer than it may.
     pub(crate) fn is_held_up(&self) -> Result<bool, Error> {
         let held = self.began.held.borrow().clone();
+        // Something that was read has changed and is gone, so what is remembered is not all: it runs again.
+        if !held.is_empty() && self.scope.doomed() && !self.scope.overfull() {
+            return Ok(true);
+        }
         held.iter().try_fold(false, |is_held_up, held| Ok(is_held_up || self.is_held_up_by(held)?))
     }
 
@@ -359,7 +363,7 @@ impl<'c> Tx<'c> {
 
     /// The parts that write what it has read. What is not remembered may be that.
     fn met(&self, home: &mut dyn Home, held: &HeldUp) -> Option<Met> {
-        if self.scope.doomed() {
+        if self.scope.overfull() {
             return Some(Met::All(held.upto));
         }
         let mut read = Vec::new();
