@@ -12,8 +12,7 @@ pub trait Place {
     /// Opens the store of an archive, to write it.
     fn store(&self, archive: &str) -> Arc<dyn Store>;
 
-    /// Restores of the same archive that say something new of this place: what is read is cut to a moment above
-    /// it.
+    /// Restores of one archive that say something new of this place: moments are found above it.
     fn restores(&self) -> u64 {
         20
     }

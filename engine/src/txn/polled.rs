@@ -208,8 +208,8 @@ impl<R> Polled<R> {
         };
         self.is_full = false;
         if self.options.isolation == Isolation::Strict {
-            // Every later state of the same history has all that was acknowledged before the first begin, but for
-            // what unsettled parts hold: an echo names that, and a stale begin hears of none.
+            // Every later state of the same history has all that was acknowledged before the first begin, but
+            // for what unsettled parts hold: an echo names that, and a stale begin hears of none.
             let freshness = match self.options.freshness {
                 Freshness::Stale => Freshness::Recent,
                 freshness => freshness,
