@@ -47,7 +47,7 @@ pub fn run(options: &Options, scratch: &Scratch) -> Result<Row, String> {
         let waits = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut session = stopped.spaces.session();
-                // What is refused or not known while the server is stopped is not what is measured.
+                // Refusals and doubts while the server is stopped are not measured.
                 while !over.load(Ordering::Relaxed) {
                     let _ = stopped.transfer(&mut session);
                 }
@@ -74,7 +74,7 @@ pub fn run(options: &Options, scratch: &Scratch) -> Result<Row, String> {
 fn leave_part(decides: &OwnProcess, holds: &Address) -> Result<(), String> {
     for _ in 0..TRIES {
         decides.signal(Signal::STOP);
-        // What was on its way is settled by then.
+        // Settlements that were on their way have come by then: a part that is left waits for the server.
         std::thread::sleep(Duration::from_millis(50));
         let status = status_of(holds, Duration::from_secs(5)).map_err(failed)?;
         if !status.contains("\"prepared\":0") {

@@ -247,12 +247,16 @@ impl Course<'_> {
     }
 }
 
+/// Bytes of instances in a transaction, unless one has more: far below what a server takes.
+const BATCH_BYTES: usize = 16 << 20;
+
 impl Course<'_> {
     /// Writes a model, which nothing reaches yet.
     fn write(&self, draft: &Draft) -> Result<Ref<Model>, Failure> {
         let (client, all) = (self.client, 0..draft.len());
         let mut places = Vec::new();
-        if all.len() <= self.choice.together_max {
+        let weight: usize = all.clone().map(|number| draft.weight(number)).sum();
+        if all.len() <= self.choice.together_max && weight <= BATCH_BYTES {
             return MODELS.patiently(client, |tx| {
                 // Places outlive an attempt that found the server full, and the next one fills them.
                 if places.len() < all.len() {
@@ -267,20 +271,31 @@ impl Course<'_> {
         }
         {
             let _one = unpoison(self.placing.lock());
-            for batch in self.batches(draft.len()) {
+            for batch in self.batches(draft) {
                 let tx = client.transaction().begin().map_err(|e| MODELS.lost(e))?;
                 reserve(&tx, draft, batch, &mut places).map_err(|e| MODELS.lost(e))?;
             }
         }
-        for batch in self.batches(draft.len()) {
+        for batch in self.batches(draft) {
             MODELS.patiently(client, |tx| fill(tx, draft, batch.clone(), &places))?;
         }
         MODELS.patiently(client, |tx| finish(tx, draft, &places))
     }
 
-    fn batches(&self, instances: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let batch = (self.choice.together_max / 4).max(1);
-        (0..instances).step_by(batch).map(move |from| from..(from + batch).min(instances))
+    /// The instances of a draft in transactions: bounded by their number and by their bytes.
+    fn batches(&self, draft: &Draft) -> Vec<Range<usize>> {
+        let most = (self.choice.together_max / 4).max(1);
+        let (mut batches, mut from, mut weight) = (Vec::new(), 0, 0);
+        for number in 0..draft.len() {
+            let more = draft.weight(number);
+            if number > from && (number - from == most || weight + more > BATCH_BYTES) {
+                batches.push(from..number);
+                (from, weight) = (number, 0);
+            }
+            weight += more;
+        }
+        batches.push(from..draft.len());
+        batches
     }
 }
 

@@ -122,6 +122,11 @@ impl Opener {
         Opener { key: aead(key), window: Window { newest: 0, came: [0; WINDOW as usize / 64] } }
     }
 
+    /// Opens no packet any more whose number is below the newest that has come.
+    pub fn forget_older(&mut self) {
+        self.window.came.fill(u64::MAX);
+    }
+
     /// Opens a packet into `room`; none if the sender has not sealed it, or it has come before.
     pub fn open<'r, const HEAD: usize>(&mut self, sealed: &[u8], room: &'r mut Vec<u8>) -> Option<&'r [u8]> {
         let (head, packet) = sealed.split_first_chunk::<HEAD>()?;

@@ -23,7 +23,7 @@ pub(crate) enum Statement<'a> {
 
 /// Reads a statement.
 pub(crate) fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Statement<'a>, Fault> {
-    let mut parser = Parser { bytes, at: 0, limits };
+    let mut parser = Parser { bytes, at: 0, limits, values: 0 };
     parser.blank()?;
     let statement = match parser.peek() {
         None => return Ok(Statement::Nothing),
@@ -51,7 +51,7 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Statement<'a
 
 /// Where the first byte stands that is no blank and in no comment; the length if all are.
 pub(crate) fn first(bytes: &[u8]) -> usize {
-    let mut parser = Parser { bytes, at: 0, limits: &Limits::default() };
+    let mut parser = Parser { bytes, at: 0, limits: &Limits::default(), values: 0 };
     // A comment without an end is told by the one who reads the statement.
     let _ = parser.blank();
     parser.at
@@ -61,6 +61,8 @@ struct Parser<'a, 'l> {
     bytes: &'a [u8],
     at: usize,
     limits: &'l Limits,
+    /// Values so far.
+    values: usize,
 }
 
 impl<'a> Parser<'a, '_> {
@@ -198,6 +200,11 @@ impl<'a> Parser<'a, '_> {
             return Ok(values);
         }
         loop {
+            self.values += 1;
+            if self.values > self.limits.values_max {
+                let most = self.limits.values_max;
+                return Err(Fault::new(self.at, format!("a statement has more than {most} values")));
+            }
             values.push(self.value(depth)?);
             self.blank()?;
             match self.peek() {
@@ -395,6 +402,14 @@ mod tests {
         assert!(parse(nested(3).as_bytes(), &limits).is_ok());
         assert!(parse(nested(4).as_bytes(), &limits).is_err());
         assert!(parse(format!("#1=A{}", "(B".repeat(100_000)).as_bytes(), &Limits::default()).is_err());
+    }
+
+    #[test]
+    fn values_of_a_statement_are_bounded() {
+        let limits = Limits { values_max: 4, ..Limits::default() };
+        assert!(parse(b"#1=A($,($,$))", &limits).is_ok());
+        let fault = parse(b"#1=(A($,($))B($,$))", &limits).unwrap_err();
+        assert!(format!("{fault:?}").contains("more than 4 values"), "{fault:?}");
     }
 
     #[test]

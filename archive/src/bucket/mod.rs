@@ -10,7 +10,7 @@
 //! | [`settings`] | where the bucket is, and how long a call may take |
 //! | [`keys`] | the keys that sign requests |
 //! | `http` | connections, and requests on them |
-//! | `trouble` | why a request failed, in words for who must act |
+//! | `trouble` | the reason why a request failed, in words for its reader |
 
 mod http;
 pub mod keys;
@@ -108,10 +108,8 @@ impl BucketStore {
         if !*is_proven {
             let name = format!("{PROBES}{:016x}", crate::writer::drawn(&self.url));
             let proven = self.probe(&name);
-            match proven {
-                Err(StoreError::Failed { .. }) => proven?,
-                proven => proven.and(self.remove_one(&name))?,
-            }
+            let removed = self.remove_one(&name);
+            proven.and(removed)?;
             *is_proven = true;
         }
         Ok(())

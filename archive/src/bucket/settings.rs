@@ -35,8 +35,9 @@ pub struct Settings {
     pub patience: Patience,
 }
 
-/// The bounds in time of a call. A call ends after `attempts` times `answer`, the pauses between, and the
-/// time that its bytes need at the slowest.
+/// The bounds in time of a call. Where nothing answers, a call ends after `attempts` times `answer` and the
+/// pauses between. An attempt of a replacement is three requests, so with a service that answers each at the
+/// last moment a call takes several times as long.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// The time for a connection to be made.
@@ -53,8 +54,8 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// Five attempts of 10 s, with pauses of 8 s in all: a minute for what has few bytes, which is less than
-    /// the 90 s in which service managers have a server stop.
+    /// Five attempts of 10 s, with pauses of 8 s in all: a minute where nothing answers, which is less
+    /// than the 90 s in which service managers have a server stop.
     fn default() -> Patience {
         Patience {
             connect: Duration::from_secs(5),

@@ -1,4 +1,4 @@
-//! The reason why a request of a bucket was not granted, and the words for who must act.
+//! The reason why a request of a bucket was not granted, and the words for its reader.
 //!
 //! The reason is noted where it is known, below the library that makes the requests, and read where the call
 //! ends. The invariant: of an answer from elsewhere a code and a sentence are shown, bounded and without
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 pub(super) enum Trouble {
     /// The keys cannot be read.
     Keys(String),
-    /// The other end is not who it must be, or the connection may not be plain.
+    /// The other end has not proven its name, or the connection may not be plain.
     Distrust(String),
     /// No answer came.
     NoAnswer(String),

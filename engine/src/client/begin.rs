@@ -157,7 +157,9 @@ impl Client {
                 if !holds || self.is_held_up(now, begin)? {
                     return Ok(Judged::TooOld);
                 }
-                Ok(Judged::Enough(Some(as_of)))
+                // A stale one reads also what a part holds, and does not look.
+                let as_of = if begin.takes_stale() { self.questions.echoes.unheld() } else { Some(as_of) };
+                Ok(Judged::Enough(as_of))
             }
             // It has heard how far the space was from none, and its server, which is cut off or waits for a
             // settlement, cannot say.

@@ -65,7 +65,7 @@ pub struct Begin {
     /// The begin of its wait for them.
     pub(crate) held_since: Option<Now>,
     /// Others of which it looks as well.
-    also: Option<Arc<HeldUp>>,
+    also: Vec<Arc<HeldUp>>,
 }
 
 impl Begin {
@@ -82,7 +82,7 @@ impl Begin {
             looks_at_end: false,
             held: None,
             held_since: None,
-            also: None,
+            also: Vec::new(),
         }
     }
 
@@ -100,13 +100,13 @@ impl Begin {
 
     /// The same, which looks as well at these parts.
     #[must_use]
-    pub(crate) fn with(self, also: Option<Arc<HeldUp>>) -> Begin {
+    pub(crate) fn with(self, also: Vec<Arc<HeldUp>>) -> Begin {
         Begin { also, ..self }
     }
 
     /// Takes those parts, for the transaction that has begun.
-    pub(super) fn take_also(&mut self) -> Option<Arc<HeldUp>> {
-        self.also.take()
+    pub(super) fn take_also(&mut self) -> Vec<Arc<HeldUp>> {
+        std::mem::take(&mut self.also)
     }
 
     /// Says whether it looks at its end whether it has read what is held.
@@ -209,8 +209,9 @@ pub(crate) struct Echoes {
     asked: u64,
     under_way: VecDeque<Question>,
     echo: Option<Question>,
-    /// The parts that the echo named.
+    /// The parts that the echo named, and when the last question was asked whose echo named none.
     held: Option<Arc<HeldUp>>,
+    unheld: Option<Now>,
 }
 
 /// A question: its number, the call that carries it, and when it was asked.
@@ -255,12 +256,20 @@ impl Echoes {
         let question = self.under_way.drain(..=i).next_back();
         if stamp <= watermark {
             (self.echo, self.held) = (question, held.map(Arc::new));
+            if self.held.is_none() {
+                self.unheld = question.map(|question| question.at);
+            }
         }
     }
 
     /// The parts that the youngest echo named, which were not settled in its state.
     pub(crate) fn held(&self) -> Option<&Arc<HeldUp>> {
         self.held.as_ref()
+    }
+
+    /// The moment before which everything acknowledged is in the state, also what an unsettled part writes.
+    pub(crate) fn unheld(&self) -> Option<Now> {
+        self.unheld
     }
 
     /// The echo to `call` is here, and names a moment by the server's clock: a rule dropped on purpose.
@@ -282,7 +291,7 @@ impl Echoes {
     /// Forgets questions and echo: they are of another history.
     pub(crate) fn forget(&mut self) {
         self.under_way.clear();
-        (self.echo, self.held) = (None, None);
+        (self.echo, self.held, self.unheld) = (None, None, None);
     }
 
     /// Says whether a transaction may begin on the state that the home shows. `recent_us` is the age that

@@ -59,7 +59,7 @@ impl HeldUp {
         }
     }
 
-    /// The words for whoever has waited for long.
+    /// The error of a transaction that has waited for too long.
     pub(crate) fn is_late(&self) -> Error {
         Error::Unavailable(format!(
             "a transaction that space {:x} decides was prepared here and is not settled: what is read here may be older; see \

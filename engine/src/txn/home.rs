@@ -253,8 +253,8 @@ pub trait Across {
     /// As [`Across::settled_from`].
     fn one_settled_from(&mut self, prepared: Stamp) -> Option<Result<Stamp, Error>>;
 
-    /// As [`Across::settled_from`], but for parts that are named: who reads such a state has to look
-    /// whether it has read what they write.
+    /// A stamp from which on no prepare up to this one waits for its settlement, but for parts that are
+    /// named: who reads such a state has to look whether it has read what they write.
     ///
     /// # Errors
     /// As [`Across::settled_from`].

@@ -453,6 +453,7 @@ fn attempts<R, E: From<Error>>(
     mut saw: Option<&mut dyn FnMut(Token)>,
 ) -> Result<R, E> {
     let until = options.until(port);
+    let mut opening = Opening { options, also: also.into_iter().collect(), first: None };
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     let mut same_since = port.now();
     let mut claim = None;
@@ -460,7 +461,7 @@ fn attempts<R, E: From<Error>>(
         if claim.is_none() {
             port.make_way();
         }
-        let tx = begin_in_turn(port, (&options, also.as_ref()), until)?;
+        let tx = opening.begin(port, until)?;
         // The commit that won the conflict may not have arrived here yet. Until it does, an attempt begins at
         // the same snapshot and fails again, so it does not count.
         let begun = tx.scope.snapshot();
@@ -505,6 +506,42 @@ fn attempts<R, E: From<Error>>(
     }
 }
 
+/// The begins of a run's attempts.
+///
+/// A strict run sees all that was acknowledged before its first attempt began, so later ones need no later
+/// echo: any later state will do, and what was held at the first. Else a reader of an object that one part
+/// after the other writes would wait for each of them.
+struct Opening {
+    options: Options,
+    /// Parts of which each attempt looks whether it has read what they write.
+    also: Vec<Arc<HeldUp>>,
+    /// The state of the first attempt of a strict run, and the parts that were held in it.
+    first: Option<(Token, Vec<Arc<HeldUp>>)>,
+}
+
+impl Opening {
+    fn begin<'c>(&mut self, port: &'c dyn Port, until: Option<Now>) -> Result<Tx<'c>, Error> {
+        if let Some((at_least, held)) = &self.first {
+            let later = Options {
+                isolation: Isolation::Serializable,
+                freshness: Freshness::Stale,
+                at_least: Some(*at_least),
+                ..self.options
+            };
+            match begin_in_turn(port, (&later, held), until) {
+                // The history of that state is lost: it is another one's begin.
+                Err(Error::OtherHistory(_)) => {}
+                begun => return begun,
+            }
+        }
+        let tx = begin_in_turn(port, (&self.options, &self.also), until)?;
+        if self.options.isolation == Isolation::Strict {
+            self.first = Some((tx.began.at, tx.began.held.borrow().clone()));
+        }
+        Ok(tx)
+    }
+}
+
 /// Losses within which a transaction that changes one object has had its turn. Behind them runs pause.
 const SURE_TURNS: u32 = 8;
 
@@ -523,13 +560,13 @@ fn await_newer(port: &dyn Port, than: Stamp) {
 /// that waits longer than [`limits::RUN_SAME_US`] is told `Full`: those that are open may wait for it.
 fn begin_in_turn<'c>(
     port: &'c dyn Port,
-    (options, also): (&Options, Option<&Arc<HeldUp>>),
+    (options, also): (&Options, &[Arc<HeldUp>]),
     until: Option<Now>,
 ) -> Result<Tx<'c>, Error> {
     let (since, mut tries) = (port.now(), 0u32);
     loop {
         let begun =
-            Tx::begin_by(port, options, until, &mut Begin::new(options).looking_at_end().with(also.cloned()));
+            Tx::begin_by(port, options, until, &mut Begin::new(options).looking_at_end().with(also.to_vec()));
         let now = port.now();
         let is_late = until.is_some_and(|until| now >= until) || now.since_us(since) > limits::RUN_SAME_US;
         if is_late || !matches!(begun, Err(Error::Full(Bound::Transactions))) {

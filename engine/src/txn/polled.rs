@@ -31,6 +31,8 @@ pub struct Polled<R> {
     is_full: bool,
     /// The server is gone. That is told after a pause, so that a program which tries again does not spin.
     outage: Option<Error>,
+    /// The end of the wait for what an unsettled part holds, and the words for it.
+    held: Option<(Now, Error)>,
     /// When this attempt, or the wait for its answer, began.
     since: Option<Now>,
     state: State<R>,
@@ -98,6 +100,7 @@ impl<R> Polled<R> {
             begin: None,
             is_full: false,
             outage: None,
+            held: None,
             since: None,
             state: State::Body,
             attempt: 0,
@@ -154,7 +157,10 @@ impl<R> Polled<R> {
                     Progress::Ended(Err(match self.state {
                         State::Ending(Ending::Doubtful(op), _) => Error::unknown(op).into(),
                         _ if self.is_full => Error::Full(Bound::Transactions).into(),
-                        _ => self.begin.as_ref().map_or(Error::Timeout, Begin::is_late).into(),
+                        _ => match self.held.take() {
+                            Some((_, words)) => words.into(),
+                            None => self.begin.as_ref().map_or(Error::Timeout, Begin::is_late).into(),
+                        },
                     }))
                 }
                 Err(None) if self.is_full => Progress::Missed(self.end(now).min(now.plus_us(FULL_US))),
@@ -172,7 +178,8 @@ impl<R> Polled<R> {
 
     fn end(&self, now: Now) -> Now {
         let patience = self.since.unwrap_or(now).plus_us(self.patience_us);
-        self.until.map_or(patience, |until| until.min(patience))
+        let held = self.held.as_ref().map_or(patience, |(end, _)| patience.min(*end));
+        self.until.map_or(held, |until| until.min(patience))
     }
 
     fn is_late(&self, now: Now) -> bool {
@@ -225,7 +232,7 @@ impl<R> Polled<R> {
         if self.seen.replace(begun) != Some(begun) {
             (self.attempt, self.same_since) = (self.attempt + 1, port.now());
         }
-        let returned = body(&tx);
+        let (returned, patience_us) = (body(&tx), tx.held_patience_us());
         if port.has_missed() {
             return Err(None);
         }
@@ -246,7 +253,7 @@ impl<R> Polled<R> {
                         }
                     }
                 }
-                Err(_) if port.has_missed() => Err(None),
+                Err(e) if port.has_missed() => self.wait_held(port.now().plus_us(patience_us), e),
                 Err(e) if e.is_retryable() => Err(Some(lost(e))),
                 Err(e) => Ok(Err(e.into())),
             },
@@ -255,10 +262,19 @@ impl<R> Polled<R> {
             Err(e) => match tx.is_doubtful() {
                 Ok(true) => Err(Some(lost(Error::Conflict(None)))),
                 Ok(false) => Ok(Err(e)),
-                Err(_) if port.has_missed() => Err(None),
+                Err(e) if port.has_missed() => self.wait_held(port.now().plus_us(patience_us), e),
                 Err(e) => Ok(Err(e.into())),
             },
         }
+    }
+
+    /// Something is to come. If it is the end of a part, that is waited for until this moment at most,
+    /// counted from the first look.
+    fn wait_held<T, E>(&mut self, until: Now, why: Error) -> Result<T, Option<Lost<E>>> {
+        if let Error::Unavailable(_) = why {
+            self.held.get_or_insert((until, why));
+        }
+        Err(None)
     }
 
     fn again<E>(&mut self, port: &dyn Port, (conflict, over): Lost<E>) -> Progress<R, E> {
@@ -271,7 +287,7 @@ impl<R> Polled<R> {
         if is_late {
             return Progress::Ended(Err(conflict));
         }
-        (self.state, self.since) = (State::Body, None);
+        (self.state, self.since, self.held) = (State::Body, None, None);
         let is_at_once = self.retries <= SURE_TURNS && has_newer(port, self.seen);
         let pause_us = if is_at_once { 0 } else { BACK_OFF_US << self.retries.min(8) };
         let at = now.plus_us(pause_us);

@@ -316,6 +316,11 @@ impl<'c> Tx<'c> {
         self.ask(|home, _| Some(Ok(matches!(home.recheck(&self.scope), Err(Error::Conflict(_))))))
     }
 
+    /// The longest wait at its end for parts that write what it has read, in microseconds.
+    pub(crate) fn held_patience_us(&self) -> u64 {
+        self.began.held.borrow().iter().map(|held| held.patience_us).max().unwrap_or(0)
+    }
+
     /// Looks at the end also at these parts.
     pub(crate) fn also_held(&self, held: Arc<HeldUp>) {
         let mut all = self.began.held.borrow_mut();

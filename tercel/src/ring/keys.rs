@@ -164,7 +164,7 @@ mod tests {
             let error = keys.look().unwrap_err().to_string();
             assert!(error.contains("key"), "{text}: {error}");
         }
-        // What was read before counts.
+        // The keys that were read before count.
         assert!(keys.find(name).is_some());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         let error = Keys::open(&path).err().unwrap().to_string();

@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The same while packets come whose key is not known.
 const LOOK_ANEW: Duration = Duration::from_millis(50);
 
-/// Time between two complaints about a member.
+/// Time between two complaints about a member, or about the file.
 const COMPLAINT: Duration = Duration::from_secs(10);
 
 /// The seals of a member, towards each other one.
@@ -64,6 +64,8 @@ pub(super) struct Seals {
     salt: [u8; SALT_BYTES],
     peers: Vec<PeerSeal>,
     looked: Instant,
+    /// The last complaint about the file.
+    warned: Option<Instant>,
 }
 
 struct PeerSeal {
@@ -107,7 +109,7 @@ impl Seals {
             complained: None,
         });
         let peers = peers.collect();
-        Ok(Seals { keys, group, me, salt, peers, looked: Instant::now() })
+        Ok(Seals { keys, group, me, salt, peers, looked: Instant::now(), warned: None })
     }
 
     /// Reads the file of keys anew, if it is time.
@@ -117,13 +119,19 @@ impl Seals {
         }
         self.looked = now;
         let before = self.keys.first().name;
-        let changed = match self.keys.look() {
-            Ok(changed) => changed,
-            Err(why) => return tracing::warn!("{why}; the keys that were read before count"),
+        // A key that comes back would count its packets from one again under the same salt. Without a salt
+        // that is new no other key is taken.
+        let looked = draw(&self.keys).and_then(|drawn| Ok((drawn, self.keys.look()?)));
+        let drawn = match looked {
+            Ok((drawn, true)) => drawn,
+            Ok((_, false)) => return,
+            Err(why) => {
+                if is_due(&mut self.warned, now) {
+                    tracing::warn!("{why}; the keys that were read before count");
+                }
+                return;
+            }
         };
-        if !changed {
-            return;
-        }
         let Seals { keys, group, me, salt, peers, .. } = self;
         for peer in &mut *peers {
             peer.known.take_if(|known| keys.find(known.key).is_none());
@@ -131,11 +139,7 @@ impl Seals {
         if keys.first().name == before {
             return;
         }
-        // A key that comes back would count its packets from one again under the same salt.
-        match draw(keys) {
-            Ok(drawn) => *salt = drawn,
-            Err(why) => return tracing::warn!("{why}; the key that was first seals on"),
-        }
+        *salt = drawn;
         for peer in peers {
             peer.sealer = Sealer::new(&direction(keys.first(), salt, *group, (*me, peer.place)));
         }
@@ -199,7 +203,9 @@ impl Seals {
             }),
             ANSWER if peer.challenge.is_some_and(|challenge| challenge.is_answered(now, said)) => {
                 peer.challenge = None;
-                if let Some(opener) = stranger {
+                if let Some(mut opener) = stranger {
+                    // Packets that came under this salt before may be sent again.
+                    opener.forget_older();
                     peer.known = Some(Known { salt, key: name, opener });
                 }
             }
@@ -238,15 +244,22 @@ impl PeerSeal {
     }
 
     fn complain(&mut self, now: Instant, keys: &Keys) {
-        let is_due = |at: Instant| now.saturating_duration_since(at) >= COMPLAINT;
-        if self.complained.is_none_or(is_due) {
-            self.complained = Some(now);
+        if is_due(&mut self.complained, now) {
             let (place, file) = (self.place.0 + 1, keys.path().display());
             tracing::warn!(
                 "member {place} of the list seals with a key that is not in {file}: bring it the same file"
             );
         }
     }
+}
+
+/// Says whether a complaint is due, and notes it.
+fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
+    let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= COMPLAINT);
+    if is_due {
+        *last = Some(now);
+    }
+    is_due
 }
 
 fn draw(keys: &Keys) -> Result<[u8; SALT_BYTES], RingError> {

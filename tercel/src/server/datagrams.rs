@@ -4,7 +4,7 @@
 //! leave nothing; so are those that the session's keys have not sealed, if the session is sealed. A call runs
 //! as one in a line of shared memory does; one that cannot is to come as a message.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -32,6 +32,8 @@ pub(super) struct Datagrams {
     sockets: Vec<Socket>,
     /// The sessions that have named a connection, by its name.
     named: HashMap<u64, Named>,
+    /// The names that a session has given, so that no two seals have one secret.
+    given: HashMap<Conn, HashSet<u64>>,
     buffer: Box<[u8]>,
     /// Room for a packet that is opened.
     opened: Vec<u8>,
@@ -55,6 +57,9 @@ struct Socket {
     /// More may have come than was taken.
     is_ready: bool,
 }
+
+/// Names of a session, at most. A client gives another one after datagrams have failed for five seconds.
+const NAMES_MAX: usize = 4_096;
 
 /// Silence after which a connection gives its place to another, in microseconds.
 const IDLE_US: u64 = 10_000_000;
@@ -80,7 +85,7 @@ impl Datagrams {
         });
         let sockets: Vec<Socket> = sockets.collect();
         let buffer = if sockets.is_empty() { Box::default() } else { vec![0; DATAGRAM_BYTES].into() };
-        Datagrams { sockets, named: HashMap::new(), buffer, opened: Vec::new() }
+        Datagrams { sockets, named: HashMap::new(), given: HashMap::new(), buffer, opened: Vec::new() }
     }
 
     /// Copies of the sockets, to be watched.
@@ -99,12 +104,21 @@ impl Datagrams {
         if self.sockets.is_empty() || self.named.contains_key(&connection) {
             return;
         }
-        self.forget(conn);
+        let given = self.given.entry(conn).or_default();
+        if given.len() >= NAMES_MAX || !given.insert(connection) {
+            return;
+        }
+        self.forget_names(conn);
         self.named.insert(connection, Named { conn, client: Known { client, place: 0 }, seal });
     }
 
     /// A session has ended.
     pub(super) fn forget(&mut self, conn: Conn) {
+        self.given.remove(&conn);
+        self.forget_names(conn);
+    }
+
+    fn forget_names(&mut self, conn: Conn) {
         let Datagrams { sockets, named, .. } = self;
         named.retain(|connection, of| {
             if of.conn == conn {
@@ -131,7 +145,7 @@ impl Datagrams {
         if !self.is_ready() {
             return;
         }
-        let Datagrams { sockets, named, buffer, opened } = self;
+        let Datagrams { sockets, named, buffer, opened, .. } = self;
         let now = clock();
         turns.begin_datagrams(now, sockets.len());
         while let Some(at) = turns.next_socket(|at| sockets[at].is_ready, &clock) {

@@ -247,7 +247,7 @@ fn member_with_another_key_is_not_heard() {
         let Delivery::Message(it) = next(&rings[1]) else { panic!("the members change") };
         assert_eq!(read(&it), (1, number));
     }
-    // With the key of the others it is.
+    // It is heard with the key of the others.
     drop((plain, rings.pop()));
     std::fs::remove_file(at(3)).unwrap();
     std::fs::copy(at(1), at(3)).unwrap();

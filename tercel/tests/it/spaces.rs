@@ -197,6 +197,51 @@ fn money_moves_through_restarts() {
     assert!(cuts.into_inner() > 10 && moved.into_inner() > 10 * RESTARTS);
 }
 
+const READERS: usize = 8;
+const READS: usize = 300;
+const MOVED: u64 = 20;
+
+#[test]
+fn strict_readers_of_a_held_object_starve_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let _servers = (serve(dir, "causes"), serve(dir, "effects"));
+    let spaces = connect(dir);
+    let session = spaces.session();
+    let (cause, effect) = (make(&session, "causes"), make(&session, "effects"));
+    let (is_over, moved) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        // The object is held nearly all the time, by one part after the other.
+        scope.spawn(|| {
+            let session = spaces.session();
+            while !is_over.load(Ordering::SeqCst) {
+                let both = session.run(|cut| {
+                    cut.space("causes")?.edit(cause)?.set_count(moved.load(Ordering::SeqCst))?;
+                    cut.space("effects")?.edit(effect)?.set_count(moved.load(Ordering::SeqCst))
+                });
+                moved.fetch_add(u64::from(both.is_ok()), Ordering::SeqCst);
+            }
+        });
+        let _ends = Ends(&is_over);
+        let readers = (0..READERS).map(|_| {
+            scope.spawn(|| {
+                let spaces = connect(dir);
+                let reader = spaces.client("effects").unwrap().transaction().isolation(Isolation::Strict);
+                for n in 0.. {
+                    if n >= READS && moved.load(Ordering::SeqCst) > MOVED {
+                        break;
+                    }
+                    // All that was acknowledged before is there.
+                    let before = moved.load(Ordering::SeqCst);
+                    let read = reader.run(|tx| count(tx, effect)).unwrap();
+                    assert!(read + 1 >= before, "{read} is read after {before} were acknowledged");
+                }
+            })
+        });
+        readers.collect::<Vec<_>>().into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
+
 #[test]
 fn one_space_has_one_name() {
     let dir = tempfile::tempdir().unwrap();

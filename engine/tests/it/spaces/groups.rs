@@ -140,7 +140,7 @@ fn follower_passes_on_why_its_leader_waits() {
                 assert!(text.contains("is not settled") && !text.contains("cut off"), "{text}");
             }
             assert_eq!(read(reader, Freshness::Stale.into(), None), Ok(1));
-            // What the part does not write is read and written at once.
+            // Objects that the part does not write are read and written at once.
             let at_once = Options { timeout: Some(Duration::from_millis(50)), ..Isolation::Strict.into() };
             let port = world.port(reader);
             let count = run(&port, at_once, |tx| Ok(tx.get(beside)?.count())).unwrap();
