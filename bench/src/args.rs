@@ -79,6 +79,8 @@ pub struct Bench {
   tercel soak --seconds 60 --fill 1G --dir /var/tmp/soak --history soak.json
   tercel soak --seconds 60 --fill 64M --mob 4M     servers install all the time
   tercel soak --seconds 60 --replicas 3            a group: members are killed and stopped by turns
+  tercel soak --replicas 3 --slow-disks            the disks of members take their time, too
+  tercel soak --seconds 60 --replicas 3 --stranger    one that is no member says what members say
   tercel soak --seconds 120 --replicas 3 --replace --fill 64M --mob 4M     members are replaced, by copies
 
 When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
@@ -109,6 +111,14 @@ pub struct Soak {
     /// or `unshare --user --map-root-user` in front
     #[arg(long)]
     pub hosts: bool,
+    /// Have each sync of a member's disk take 20 to 200 ms longer by turns, too. It takes strace, and the
+    /// superuser
+    #[arg(long)]
+    pub slow_disks: bool,
+    /// Have a stranger, who knows all but the group's secret, say at every member what members say. Only with
+    /// --kill-every are members also killed and stopped
+    #[arg(long)]
+    pub stranger: bool,
     /// Fill the store with so many bytes first, such as 1G; up to 16G
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,

@@ -3,6 +3,7 @@
 //! | module | its noun |
 //! |---|---|
 //! | the root | the terminal, and how numbers are written |
+//! | [`disk`] | a disk that takes its time: syncs of a server of this run, held up |
 //! | [`fail`] | the failure of a command: what happened, the next step, the exit code |
 //! | [`hosts`] | networks of this run's own on one machine, whose links can be cut |
 //! | [`importing`] | an import in its course, and what is said if it is lost |
@@ -12,6 +13,7 @@
 //! | [`wrap`] | text broken into lines that fit |
 //! | [`tidy`] | what ends with this process: such processes, and its own directories |
 
+pub mod disk;
 pub mod fail;
 pub mod hosts;
 pub mod importing;

@@ -15,6 +15,7 @@ use tercel::tools::wire::frame::{self, Header, Kind};
 use tercel::tools::wire::message::{FromServer, HealthState};
 use tercel::{Address, Addresses, Error};
 
+use crate::disk::SlowDisk;
 use crate::fail::Failure;
 use crate::hosts::Hosts;
 use crate::process::OwnProcess;
@@ -259,6 +260,17 @@ impl Members {
     pub fn freeze(&self, i: usize, is_frozen: bool) {
         let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
         self.servers[i].iter().for_each(|server| server.signal(signal));
+    }
+
+    /// Holds up each sync of a member's disk by so much, until what this gives is dropped or the member ends.
+    ///
+    /// # Errors
+    /// As [`SlowDisk::begin`].
+    pub fn slow_disk(&self, i: usize, longer: Duration) -> Result<SlowDisk, Failure> {
+        let Some(server) = &self.servers[i] else {
+            return Err(Failure::new("a member that is away has no disk"));
+        };
+        SlowDisk::begin(server.id(), longer)
     }
 
     /// The hosts of the members, if they have some of their own.

@@ -33,7 +33,7 @@ const MEMBERS: usize = 3;
 /// A row's name, and what measures it.
 type Measure = fn(&Options, &Scratch) -> Result<Vec<Row>, String>;
 
-const ROWS: [(&str, Measure); 19] = [
+const ROWS: [(&str, Measure); 20] = [
     ("commit.one.1k", commit::one),
     ("commit.group64", commit::many),
     ("call.1k", commit::call),
@@ -41,6 +41,7 @@ const ROWS: [(&str, Measure); 19] = [
     ("failover.exit", ends::failover_exit),
     ("failover.stop", ends::failover_stop),
     ("failover.cut", ends::failover_cut),
+    ("failover.slow_disk", ends::failover_slow_disk),
     ("gap.follower.exit", ends::follower_exit),
     ("gap.follower.stop", ends::follower_stop),
     ("rejoin.exit", rejoin::after_exit),

@@ -44,6 +44,8 @@ pub enum Kind {
     Stop,
     /// The link of its host loses packets, or lets few pass.
     Link(Link),
+    /// Each sync of its disk takes so many milliseconds longer.
+    SlowDisk(u64),
     /// SIGKILL, its directory is wiped, and a new member is made to vote at its place; set if that took a
     /// copy of the space.
     Replace(bool),
@@ -69,6 +71,7 @@ impl fmt::Display for Fault {
             Kind::Link(Link::CutOut) => "cut, one way out",
             Kind::Link(Link::Slow) => "behind a slow link",
             Kind::Link(_) => "cut",
+            Kind::SlowDisk(_) => "with a slow disk",
             Kind::Replace(_) => "replaced",
         };
         write!(f, "{} {what}", if self.leads { "leader" } else { "follower" })
@@ -88,7 +91,11 @@ pub fn make(
     let end = Duration::from_secs(args.seconds);
     let (mut faults, mut done) = (Vec::<Fault>::new(), Done::default());
     let (addresses, mut next) = (members.addresses()?, every);
-    let is_possible = |(kind, _): &(Kind, bool)| members.hosts().is_some() || !matches!(kind, Kind::Link(_));
+    let is_possible = |(kind, _): &(Kind, bool)| match kind {
+        Kind::Link(_) => members.hosts().is_some(),
+        Kind::SlowDisk(_) => args.slow_disks,
+        _ => true,
+    };
     let turns: Vec<(Kind, bool)> = TURNS.into_iter().filter(is_possible).collect();
     while shared.begun.elapsed() < end {
         let due = next.fault.min(next.replace);
@@ -142,10 +149,12 @@ fn one(
         let kind = Kind::Replace(members.replace(met)?.is_copied);
         return Ok(Fault { kind, leads, begun_us, over_us: shared.now_us(), log_bytes });
     }
+    let mut slow = None;
     match kind {
         Kind::Kill => drop(members.kill(met)?),
         Kind::Stop => members.freeze(met, true),
         Kind::Link(link) => set(members, met, link)?,
+        Kind::SlowDisk(ms) => slow = Some(members.slow_disk(met, Duration::from_millis(ms))?),
         Kind::Replace(_) => {}
     }
     thread::sleep(away);
@@ -153,6 +162,7 @@ fn one(
         Kind::Kill => members.start_one(met)?,
         Kind::Stop => members.freeze(met, false),
         Kind::Link(_) => set(members, met, Link::Whole)?,
+        Kind::SlowDisk(_) => drop(slow),
         Kind::Replace(_) => {}
     }
     Ok(Fault { kind, leads, begun_us, over_us: shared.now_us(), log_bytes })
@@ -169,9 +179,11 @@ fn log_bytes(dir: &Path) -> u64 {
     segments.filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum()
 }
 
-/// The faults of a group, by turns; set if the leader is met. Links are of members on hosts of their own.
-const TURNS: [(Kind, bool); 12] = [
+/// The faults of a group, by turns; set if the leader is met. Links are of members on hosts of their own, and
+/// disks are slowed where that is asked for.
+const TURNS: [(Kind, bool); 15] = [
     (Kind::Kill, true),
+    (Kind::SlowDisk(75), true),
     (Kind::Link(Link::Cut), true),
     (Kind::Stop, true),
     (Kind::Link(Link::CutIn), true),
@@ -179,9 +191,11 @@ const TURNS: [(Kind, bool); 12] = [
     (Kind::Link(Link::CutOut), true),
     (Kind::Stop, false),
     (Kind::Link(Link::Slow), true),
+    (Kind::SlowDisk(200), false),
     (Kind::Link(Link::Cut), false),
     (Kind::Link(Link::CutIn), false),
     (Kind::Link(Link::CutOut), false),
+    (Kind::SlowDisk(20), true),
     (Kind::Link(Link::Slow), false),
 ];
 

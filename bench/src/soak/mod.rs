@@ -11,6 +11,7 @@
 //! | `space` | the objects, and how they are made and read out |
 //! | `worker` | a client: what it does and records |
 //! | `faults` | the kills and stops of servers, one after the other |
+//! | `stranger` | one that is no member and says what members say |
 //! | `proxy` | a link whose connections are cut now and then |
 //! | `report` | the verdict |
 
@@ -18,6 +19,7 @@ mod faults;
 mod proxy;
 mod report;
 mod space;
+mod stranger;
 mod worker;
 
 use std::fs::File;
@@ -97,7 +99,10 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     let proxied = proxies.iter().map(|proxy| proxy.address().to_string()).collect::<Vec<_>>().join(",");
     let proxied: Addresses =
         proxied.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
-    let (records, ended) = thread::scope(|scope| {
+    let at = args.stranger.then(|| {
+        (0..members.len()).filter_map(|i| members.address(i).to_string().parse().ok()).collect::<Vec<_>>()
+    });
+    let (records, ended, spoken) = thread::scope(|scope| {
         let workers: Vec<_> = (0..args.clients)
             .map(|i| {
                 let target = if is_proxied(i) { &proxied } else { &addresses };
@@ -106,12 +111,14 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
             })
             .collect();
         scope.spawn(|| collect_always(&shared, &addresses));
+        let stranger = at.as_deref().map(|at| scope.spawn(|| stranger::speak(&shared, at, args.seed)));
         let ended = faults::make(args, every, &shared, &mut members, term);
         // Set also if a server could not be started: without a server no client ends by itself. Each then
         // gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
-        (records, ended)
+        let spoken = stranger.and_then(|stranger| stranger.join().ok());
+        (records, ended, spoken)
     });
     let cuts = proxies.into_iter().map(Proxy::stop).sum();
     let (faults, before) = ended?;
@@ -132,6 +139,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         objects: ending.versions(),
     });
     let mut run = Run::new(args, (faults, views), done, cuts, &ending, shared.space.total());
+    run.heard(spoken);
     for record in records {
         run.add(&record);
         history.transactions.extend(record.transactions);
@@ -173,6 +181,8 @@ fn command_line(args: &args::Soak, every: &Every) -> String {
         (args.replicas > 1).then(|| format!(" --replicas {}", args.replicas)),
         args.replace.map(|every| format!(" --replace={every}")),
         args.hosts.then(|| " --hosts".into()),
+        args.slow_disks.then(|| " --slow-disks".into()),
+        args.stranger.then(|| " --stranger".into()),
         (args.fill > 0).then(|| format!(" --fill {}", args.fill)),
         args.mob.map(|bytes| format!(" --mob {bytes}")),
     ];
@@ -183,6 +193,10 @@ fn command_line(args: &args::Soak, every: &Every) -> String {
 /// The times from one kill or replacement to the next, short enough for one.
 fn between_kills(args: &args::Soak) -> Result<Every, Failure> {
     let seconds = args.seconds as f64;
+    if (args.slow_disks || args.stranger) && args.replicas == 1 {
+        let what = "slow disks and a stranger are trials of a group, and a server alone is none";
+        return Err(Failure::new(what).next("have a group with --replicas 3").code(2));
+    }
     if args.replace.is_some() && args.replicas == 1 {
         return Err(Failure::new("a server alone has nobody from whom another could take its place")
             .next("have a group with --replicas 3")
@@ -201,7 +215,8 @@ fn between_kills(args: &args::Soak) -> Result<Every, Failure> {
             .code(2));
         }
     }
-    let otherwise = if args.replace.is_some() { NEVER } else { KILL_EVERY.min(seconds / 2.0) };
+    let otherwise =
+        if args.replace.is_some() || args.stranger { NEVER } else { KILL_EVERY.min(seconds / 2.0) };
     Ok(Every {
         fault: Duration::from_secs_f64(args.kill_every.unwrap_or(otherwise)),
         replace: Duration::from_secs_f64(args.replace.unwrap_or(NEVER)),

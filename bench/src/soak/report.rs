@@ -22,6 +22,9 @@ pub struct Run {
     /// Servers of the group, and the views that began meanwhile.
     replicas: usize,
     views: u64,
+    /// Messages that a stranger sent, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stranger: Option<u64>,
     #[serde(flatten)]
     met: Met,
     #[serde(flatten)]
@@ -120,6 +123,7 @@ impl Run {
             clients: args.clients,
             replicas: args.replicas,
             views,
+            stranger: None,
             met: Met {
                 kills: faults.iter().filter(|fault| fault.kind == Kind::Kill).count(),
                 replaced: faults.iter().filter(|fault| matches!(fault.kind, Kind::Replace(_))).count(),
@@ -145,6 +149,20 @@ impl Run {
             faults,
             appended: Vec::new(),
             perhaps: Vec::new(),
+        }
+    }
+
+    /// Counts what a stranger said. Where nothing was done to a member, it has not brought about a view.
+    pub fn heard(&mut self, messages: Option<u64>) {
+        self.stranger = messages;
+        if messages.is_some() && self.faults.is_empty() && self.views > 0 {
+            self.violations += 1;
+            self.findings
+                .push(format!("{} beside a stranger alone", count(self.views, "view began", "views began")));
+        }
+        if messages == Some(0) {
+            self.violations += 1;
+            self.findings.push("the stranger could not say a word, which proves nothing".into());
         }
     }
 
@@ -275,6 +293,9 @@ impl Run {
             count(self.done.collections, "collection", "collections"),
             count(self.done.collected, "object", "objects")
         );
+        if let Some(messages) = self.stranger {
+            tell!("  {} of a stranger", count(messages, "message", "messages"));
+        }
         let worst = &self.worst;
         if self.replicas > 1 {
             tell!(

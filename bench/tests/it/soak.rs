@@ -72,6 +72,36 @@ fn killed_and_cut_members_lose_nothing() {
 }
 
 #[test]
+fn slow_disks_and_strangers_lose_nothing() {
+    let soak = |args: &[&str]| {
+        let group = ["soak", "--replicas", "3", "--clients", "4", "--json", "--seconds"];
+        Command::new(program()).args(group).args(args).output().unwrap()
+    };
+    let sound = |output: &std::process::Output| -> serde_json::Value {
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+        let run: serde_json::Value = serde_json::from_str(&told).unwrap();
+        for none in ["lost", "duplicated", "violations"] {
+            assert_eq!(run[none], 0, "{told}");
+        }
+        assert!(run["acknowledged"].as_u64() > Some(100), "{told}");
+        run
+    };
+    let run = sound(&soak(&["4", "--stranger"]));
+    assert!(run["stranger"].as_u64() >= Some(100) && run["kills"] == 0, "{run}");
+    let output = soak(&["7", "--slow-disks", "--kill-every", "1.5"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("strace") && !output.status.success() {
+        return eprintln!("left out: {said}");
+    }
+    let run = sound(&output);
+    let is_slow = |gap: &serde_json::Value| gap["fault"].as_str() == Some("leader with a slow disk");
+    assert!(run["gaps"].as_array().unwrap().iter().any(is_slow), "{run}");
+    let refused = Command::new(program()).args(["soak", "--stranger"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn replaced_members_take_copies_and_lose_nothing() {
     let soak = |args: &[&str]| {
         let group = ["soak", "--seconds", "7", "--clients", "4", "--json", "--replace=2", "--replicas"];
