@@ -81,6 +81,8 @@ pub struct Bench {
   tercel soak --seconds 60 --replicas 3            a group: members are killed and stopped by turns
   tercel soak --replicas 3 --slow-disks            the disks of members take their time, too
   tercel soak --seconds 60 --replicas 3 --stranger    one that is no member says what members say
+  tercel soak --seconds 120 --tiers                keyed payments through three tiers
+  tercel soak --seconds 60 --tiers --payer 'python3 contrib/pay.py'
   tercel soak --seconds 120 --replicas 3 --replace --fill 64M --mob 4M     members are replaced, by copies
 
 When the time is over, a fresh client reads everything and all that the clients did and saw is judged. \
@@ -111,6 +113,14 @@ pub struct Soak {
     /// or `unshare --user --map-root-user` in front
     #[arg(long)]
     pub hosts: bool,
+    /// Have payments go through gateways, application servers and two groups, each payment under a key, while
+    /// processes of all tiers are killed and stopped by turns
+    #[arg(long, conflicts_with_all = ["replicas", "replace", "hosts", "slow_disks", "stranger", "fill", "mob", "history"])]
+    pub tiers: bool,
+    /// Have this command pay as well, and go on until it ends: it finds the gateways, an address a line, in the
+    /// file that is named behind it, and prints the number of each payment, as contrib/pay.py does
+    #[arg(long, value_name = "COMMAND", requires = "tiers")]
+    pub payer: Option<String>,
     /// Have each sync of a member's disk take 20 to 200 ms longer by turns, too. It takes strace, and the
     /// superuser
     #[arg(long)]

@@ -10,6 +10,7 @@
 //! | [`members`] | a group of such processes, all servers of one space |
 //! | [`process`] | a process of this program that this process started |
 //! | [`stop`] | how a signal stops the server of this process |
+//! | [`tiers`] | gateways, application servers and two groups, and payments through them |
 //! | [`wrap`] | text broken into lines that fit |
 //! | [`tidy`] | what ends with this process: such processes, and its own directories |
 
@@ -22,6 +23,7 @@ pub mod notify;
 pub mod process;
 pub mod stop;
 pub mod tidy;
+pub mod tiers;
 pub mod wrap;
 
 use std::io::IsTerminal;

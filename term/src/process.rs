@@ -43,10 +43,7 @@ impl OwnProcess {
         more: &[&str],
     ) -> Result<OwnProcess, Failure> {
         let listen = at.map_or("127.0.0.1:0".to_string(), |a| a.to_string());
-        let own = std::env::current_exe()?;
-        // Measurements are of the program that ships.
-        let program = if own.ends_with("tercel-bench") { beside("tercel", "tercel-cli")? } else { own };
-        let mut command = begin(program);
+        let mut command = begin(tercel()?);
         command
             .args(["serve", "--until-eof", "--log-level", "off", "--listen", &listen, "--data"])
             .arg(dir)
@@ -172,6 +169,15 @@ impl Drop for OwnProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The program that ships, of which servers and gateways of this run are: measurements are of it, too.
+///
+/// # Errors
+/// If it is not there.
+pub fn tercel() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe()?;
+    if own.ends_with("tercel-bench") { beside("tercel", "tercel-cli") } else { Ok(own) }
 }
 
 /// Finds another program of this build, of the crate `package`, where this program is.

@@ -12,6 +12,7 @@
 //! | `worker` | a client: what it does and records |
 //! | `faults` | the kills and stops of servers, one after the other |
 //! | `stranger` | one that is no member and says what members say |
+//! | `tiers` | payments through three tiers, instead of all that |
 //! | `proxy` | a link whose connections are cut now and then |
 //! | `report` | the verdict |
 
@@ -20,11 +21,13 @@ mod proxy;
 mod report;
 mod space;
 mod stranger;
+mod tiers;
 mod worker;
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -64,9 +67,16 @@ impl Shared {
 }
 
 pub fn run(args: &args::Soak, term: &Term) -> Outcome {
+    if let Some(role) = std::env::var_os(tercel_term::tiers::ROLE) {
+        tercel_term::tiers::application(&role)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let every = between_kills(args)?;
     tidy::on_signals(|| "interrupted: nothing was judged".into())?;
     let dir = Dir::new(args.dir.clone())?;
+    if args.tiers {
+        return tiers::run(args, every, dir.path(), term);
+    }
     // Opened before the work, for a name that cannot be written must not cost a whole run.
     let history_file = match &args.history {
         Some(path) => Some(File::create(path).map_err(|e| cannot_write(path, &e))?),

@@ -102,6 +102,31 @@ fn slow_disks_and_strangers_lose_nothing() {
 }
 
 #[test]
+fn keyed_payments_pass_tiers_once() {
+    let payer = concat!("python3 ", env!("CARGO_MANIFEST_DIR"), "/../contrib/pay.py");
+    // A program that takes the file's name first gets its numbers by another shell.
+    let payer = format!("sh -c '{payer} \"$0\" 60 2'");
+    let soak = |more: &[&str]| {
+        let tiers = ["soak", "--tiers", "--seconds", "9", "--clients", "4", "--kill-every", "1", "--json"];
+        let output = Command::new(program()).args(tiers).args(more).output().unwrap();
+        let (told, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), format!("{told}{said}"))
+    };
+    let has_python = Command::new("python3").arg("--version").output().is_ok();
+    let (code, told) = soak(if has_python { &["--payer", &payer] } else { &[] });
+    assert_eq!(code, Some(0), "{told}");
+    let run: serde_json::Value = serde_json::from_str(&told).unwrap_or_else(|e| panic!("{e}: {told}"));
+    for none in ["lost", "doubled", "unknown"] {
+        assert_eq!(run[none], 0, "{told}");
+    }
+    assert!(run["money_constant"] == true && run["payments"].as_u64() > Some(100), "{told}");
+    assert!(run["pauses"].as_object().unwrap().len() >= 4, "{told}");
+    // A number that no payment has is told.
+    let (code, told) = soak(&["--payer", "echo 7777777; true"]);
+    assert_eq!(code, Some(3), "{told}");
+}
+
+#[test]
 fn replaced_members_take_copies_and_lose_nothing() {
     let soak = |args: &[&str]| {
         let group = ["soak", "--seconds", "7", "--clients", "4", "--json", "--replace=2", "--replicas"];

@@ -19,8 +19,8 @@ use tercel_term::{Term, program, say, tell};
 use crate::args;
 
 pub fn run(args: &args::Demo, tls: Option<&Path>, term: &Term) -> Outcome {
-    if let Some(role) = std::env::var_os(tiers::ROLE) {
-        tiers::application(&role)?;
+    if let Some(role) = std::env::var_os(tercel_term::tiers::ROLE) {
+        tercel_term::tiers::application(&role)?;
         return Ok(ExitCode::SUCCESS);
     }
     let begun = Instant::now();
