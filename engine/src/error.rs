@@ -498,6 +498,7 @@ impl From<EncodeError> for Error {
             EncodeError::TooLong => Bound::Elements { max: u32::MAX.into() },
             EncodeError::NoRoom => Bound::Message,
             EncodeError::NoVariant(_) => return Error::Schema(e.to_string()),
+            EncodeError::NoPart => return Error::Corrupt(e.to_string()),
         })
     }
 }

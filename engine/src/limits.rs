@@ -127,6 +127,19 @@ pub const SERVED_ABSENT_US: u64 = 60_000_000;
 /// Clients without a connection whose calls a server knows of.
 pub const SERVED_ABSENT_MAX: usize = 4_096;
 
+/// Versions of interfaces whose callers were built at another time than this server: the programs of some
+/// releases, with as many interfaces each.
+pub const VERSIONS_MAX: usize = 256;
+
+/// Versions that one connection binds: more than a program has interfaces.
+pub const VERSIONS_CONN_MAX: usize = 64;
+
+/// Bytes of the description of one version: 256 methods with layouts of 200 bytes each.
+pub const VERSION_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of the descriptions of all versions, which have some twenty times as many in memory.
+pub const VERSIONS_BYTES_MAX: usize = 4 << 20;
+
 /// Calls of slow procedures that wait for a thread of the server's pool: some for each client of a busy
 /// server. One more is refused.
 pub const JOBS_MAX: usize = 256;

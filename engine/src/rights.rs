@@ -123,8 +123,8 @@ impl Rights {
             writes_all: is_own
                 || roles.iter().any(|role| matches!(role, Role::Write(class) if class.is_empty())),
             classes: classes.collect(),
-            services: config.services.interfaces().map(calls).collect(),
-            methods: config.methods.interfaces().map(calls).collect(),
+            services: config.services.with_versions().map(calls).collect(),
+            methods: config.methods.with_versions().map(calls).collect(),
         }
     }
 
@@ -312,6 +312,11 @@ impl Seats {
             seat.rights = Some(Arc::new(Rights::of(&seat.who, &seat.trust, replica, config)));
         }
         seat.rights.as_ref()
+    }
+
+    /// The rights of a connection are to be looked up again.
+    pub(crate) fn look_again(&mut self, conn: Conn) {
+        self.all.get_mut(&conn).into_iter().for_each(|seat| seat.rights = None);
     }
 
     /// Says whether a connection may do what `test` asks of its rights.

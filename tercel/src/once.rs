@@ -18,12 +18,15 @@ use tercel_collections::Map;
 use tercel_derive::Object;
 use tercel_engine::Error;
 use tercel_engine::object::{Field, Obj, ValueReader, encode_value};
-use tercel_engine::rpc::CallKey;
+use tercel_engine::rpc::{CallKey, KeptResult, read_kept};
 use tercel_engine::txn::Tx;
 use tercel_lock::unpoison;
+use tercel_wire::cursor::DecodeError;
 use tercel_wire::id::Oref;
 use tercel_wire::interface::Interface;
+use tercel_wire::payload::Payload;
 use tercel_wire::record::{Bytes, Ref};
+use tercel_wire::said;
 
 /// The root that leads to the keys of a space.
 const ROOT: &str = "once.keys";
@@ -58,6 +61,9 @@ struct Kept {
     /// The digest of the request: a key stands for one.
     request: [u8; 16],
     result: Bytes,
+    /// The layout of the result, which a program of another version reads it by. A key that was kept before
+    /// layouts were has none.
+    layout: Bytes,
 }
 
 /// A key under which a body has one effect and one result: 1 to 128 bytes that no other request has, such as
@@ -157,11 +163,12 @@ pub fn once<'k, R: Field>(
     key: impl Into<OnceKey<'k>>,
     body: impl FnOnce() -> Result<R, Error>,
 ) -> Result<R, Error> {
+    let reader = ValueReader::default();
     match look(tx, key.into())? {
-        Looked::Kept(result) => ValueReader::default().read(tx, &result),
+        Looked::Kept(KeptResult { result, layout }) => reader.read_version(tx, &result, &layout),
         Looked::Free(place) => {
             let value = body()?;
-            place.keep(tx, &encode_value(&value, RESULT_BYTES_MAX)?)?;
+            place.keep(tx, &encode_value(&value, RESULT_BYTES_MAX)?, &reader.words())?;
             Ok(value)
         }
     }
@@ -171,14 +178,15 @@ pub fn once<'k, R: Field>(
 pub(crate) fn once_method(
     tx: &Tx<'_>,
     key: CallKey<'_>,
+    layout: &[u8],
     body: &mut dyn FnMut() -> Result<Vec<u8>, Error>,
-) -> Result<Vec<u8>, Error> {
+) -> Result<KeptResult, Error> {
     match look(tx, key.into())? {
-        Looked::Kept(result) => Ok(result),
+        Looked::Kept(kept) => Ok(kept),
         Looked::Free(place) => {
             let result = body()?;
-            place.keep(tx, &result)?;
-            Ok(result)
+            place.keep(tx, &result, layout)?;
+            Ok(KeptResult { result, layout: layout.to_vec() })
         }
     }
 }
@@ -200,12 +208,19 @@ pub fn returned_under(
     let Some(at) = tx.get_root_ref::<Keys>(ROOT)? else { return Ok(None) };
     let keys = tx.get(at)?;
     let Some(kept) = find(tx, &keys, name(&keys, key))? else { return Ok(None) };
-    let result = kept.result()?.to_vec();
+    let (result, layout) = (kept.result()?.to_vec(), kept.layout()?.to_vec());
     let Some((object, result)) = result.split_first_chunk::<4>() else { return Ok(None) };
-    let arguments = [object, takes].concat();
-    let request = [interface.name.as_bytes(), interface.methods[method].name.as_bytes(), &arguments];
+    let method = &interface.methods[method];
+    let damaged = |e: DecodeError| Error::Corrupt(format!("what method `{}` is to take: {e}", method.name));
+    let mut said = object.to_vec();
+    let payload = Payload::decode(takes, &method.takes).map_err(damaged)?;
+    said::put(&method.takes, &payload, &mut said).map_err(damaged)?;
+    let request = [interface.name.as_bytes(), method.name.as_bytes(), &said];
     let object = Oref::from_raw(u32::from_le_bytes(*object)).filter(|_| kept.request() == digest(&request));
-    Ok(object.map(|object| (object, result.to_vec())))
+    let Some(object) = object else { return Ok(None) };
+    let mut returned = Vec::new();
+    read_kept((&layout, result), &method.gives, &mut returned)?;
+    Ok(Some((object, returned)))
 }
 
 /// The name of a key in the maps of a space.
@@ -224,7 +239,7 @@ fn find<'t>(tx: &'t Tx<'t>, keys: &Obj<'_, Keys>, name: [u8; 16]) -> Result<Opti
 
 /// The state of a key.
 enum Looked {
-    Kept(Vec<u8>),
+    Kept(KeptResult),
     Free(Place),
 }
 
@@ -236,8 +251,9 @@ struct Place {
 }
 
 impl Place {
-    fn keep(self, tx: &Tx<'_>, result: &[u8]) -> Result<(), Error> {
-        let kept = tx.create(&Kept { request: self.request, result: result.into() })?;
+    fn keep(self, tx: &Tx<'_>, result: &[u8], layout: &[u8]) -> Result<(), Error> {
+        let kept = Kept { request: self.request, result: result.into(), layout: layout.into() };
+        let kept = tx.create(&kept)?;
         self.today.insert(tx, self.name, kept).map(drop)
     }
 }
@@ -256,7 +272,10 @@ fn look(tx: &Tx<'_>, OnceKey { key, request }: OnceKey<'_>) -> Result<Looked, Er
     let name = name(&keys, key);
     if let Some(kept) = find(tx, &keys, name)? {
         return match kept.request() == request {
-            true => Ok(Looked::Kept(kept.result()?.to_vec())),
+            true => {
+                let (result, layout) = (kept.result()?.to_vec(), kept.layout()?.to_vec());
+                Ok(Looked::Kept(KeptResult { result, layout }))
+            }
             false => Err(Error::Invalid(OTHER_REQUEST.into())),
         };
     }

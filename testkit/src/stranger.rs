@@ -34,7 +34,7 @@ impl BoundService {
     /// If the service has no such procedure.
     pub fn method(&self, name: &str) -> u16 {
         let at = self.interface.methods.iter().position(|m| m.name == name);
-        self.bound.methods[at.unwrap_or_else(|| panic!("the service has no procedure `{name}`"))]
+        self.bound.methods[at.unwrap_or_else(|| panic!("the service has no procedure `{name}`"))].number
     }
 
     /// A call of a procedure in a slot.

@@ -3,7 +3,8 @@
 //!
 //! `#[interface]` and `#[service]` write the constants, both ends of a connection have them, and they are
 //! compared once for each connection: a method whose layouts are equal at both ends is called by its number,
-//! with bytes that are read where they are.
+//! with bytes that are read where they are. Where they differ as versions of a class do, the server converts;
+//! any other method is refused by its name ([`Interface::fit`]).
 
 use crate::cursor::{DecodeError, Put, Reader};
 use crate::layout::{Layout, NAME_BYTES_MAX};
@@ -218,45 +219,80 @@ impl Interface {
         Ok(Interface { name, class: class.into(), methods: methods.collect::<Result<_, _>>()? })
     }
 
-    /// The number that each method of a caller's interface has here.
-    ///
-    /// # Errors
-    /// If one is not here, or takes or gives something else: in words, with its name.
-    pub fn numbers_for(&self, caller: &Interface) -> Result<Vec<u16>, String> {
-        let mut numbers = Vec::with_capacity(caller.methods.len());
-        for m in &caller.methods {
-            let at = self.methods.iter().position(|own| own.name == m.name).ok_or_else(|| {
-                format!(
-                    "interface `{}` has no method `{}` at the server: start a newer one",
-                    self.name, m.name
-                )
-            })?;
-            let own = &self.methods[at];
-            let differs = |what| {
-                let (interface, method) = (&self.name, &m.name);
-                format!(
-                    "method `{method}` of interface `{interface}` {what} at the server than here: build both from one source"
-                )
-            };
-            match () {
-                () if own.reads != m.reads => return Err(differs("is of another kind, `#[read]` or not,")),
-                () if own.mode.is_one_way() != m.mode.is_one_way() => {
-                    return Err(differs("is of another kind, `#[one_way]` or not,"));
-                }
-                () if (own.mode == Mode::Once) != (m.mode == Mode::Once) => {
-                    return Err(differs("is of another kind, `#[once]` or not,"));
-                }
-                () if own.takes != m.takes => return Err(differs("takes other arguments")),
-                () if own.gives != m.gives => return Err(differs("gives another result")),
-                () if own.fails != m.fails => return Err(differs("fails with another error")),
-                () if own.input != m.input => return Err(differs("takes another stream")),
-                () if own.output != m.output => return Err(differs("gives another stream")),
-                () => numbers.push(at as u16),
+    /// How a server that has this interface runs each method of a caller's. Both may have been built at
+    /// different times: a method is found by its name, and what it takes and gives may differ as versions of a
+    /// class do ([`Layout::fits`]).
+    pub fn fit(&self, caller: &Interface) -> Vec<Fit> {
+        caller.methods.iter().map(|m| self.fit_method(m).unwrap_or_else(Fit::Refused)).collect()
+    }
+
+    fn fit_method(&self, m: &Method) -> Result<Fit, String> {
+        let of = || format!("method `{}` of interface `{}`", m.name, self.name);
+        let at = self.methods.iter().position(|own| own.name == m.name).ok_or_else(|| {
+            format!("interface `{}` has no method `{}` at the server: start a newer one", self.name, m.name)
+        })?;
+        let own = &self.methods[at];
+        let differs =
+            |what| Err(format!("{} {what} at the server than at the caller: {FROM_ONE_SOURCE}", of()));
+        match () {
+            () if own.reads != m.reads => return differs("is of another kind, `#[read]` or not,"),
+            () if own.mode.is_one_way() != m.mode.is_one_way() => {
+                return differs("is of another kind, `#[one_way]` or not,");
             }
+            () if (own.mode == Mode::Once) != (m.mode == Mode::Once) => {
+                return differs("is of another kind, `#[once]` or not,");
+            }
+            () if own.has_input() != m.has_input() => return differs("takes another stream"),
+            () if own.has_output() != m.has_output() => return differs("gives another stream"),
+            () => {}
         }
-        Ok(numbers)
+        let lacks = |to: &Layout, from: &Layout| !to.fields().is_empty() && from.fields().is_empty();
+        if lacks(&m.gives, &own.gives) {
+            return Err(format!("{} gives nothing at the server: start a newer one", of()));
+        }
+        if lacks(&own.fails, &m.fails) {
+            return Err(format!("{} fails with an error at the server: build the caller anew", of()));
+        }
+        let (to_server, to_caller) = ("start a newer server", "build the caller anew");
+        let ways = [
+            ("argument", &own.takes, &m.takes, to_server),
+            ("result", &m.gives, &own.gives, to_caller),
+            ("error", &m.fails, &own.fails, to_caller),
+            ("item of the input", &own.input, &m.input, to_server),
+            ("item of the output", &m.output, &own.output, to_caller),
+        ];
+        let mut is_same = true;
+        for (what, to, from, act) in ways {
+            if to == from {
+                continue;
+            }
+            is_same = false;
+            to.fits(from).map_err(|misfit| {
+                // The end that could read what the other one gives is the newer of both.
+                let act = if from.fits(to).is_ok() { act } else { FROM_ONE_SOURCE };
+                // The one field of a result, and of an error, is called so.
+                let at = misfit.at.strip_prefix(what).map_or(&*misfit.at, |at| at.trim_start_matches('.'));
+                let part = if at.is_empty() { what.into() } else { format!("{what} `{at}`") };
+                format!("{part}: {}, of {}: {act}", misfit.what, of())
+            })?;
+        }
+        Ok(if is_same { Fit::Same(at as u16) } else { Fit::Converts(at as u16) })
     }
 }
+
+/// How a server runs a method of a caller that was built at another time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fit {
+    /// By its number there: what it takes and gives is the same at both ends.
+    Same(u16),
+    /// By its number there: the server converts what it takes and gives.
+    Converts(u16),
+    /// Not at all, for this reason.
+    Refused(String),
+}
+
+/// The advice where neither end can be said to be the newer one.
+const FROM_ONE_SOURCE: &str = "build both from one source";
 
 /// Bits of a method: it only reads; it is never answered; it runs on a thread of its own; it has streams, and
 /// their layouts follow; it is called with a key.
@@ -336,7 +372,7 @@ mod tests {
         assert_eq!(Interface::decode(&mut Reader::new(&bytes)), Ok(once.clone()));
         let mut slow = once.clone();
         slow.methods[0].mode = Mode::Slow;
-        assert!(once.numbers_for(&slow).unwrap_err().contains("`#[once]` or not"));
+        assert!(refusal(&once, &slow).contains("`#[once]` or not"));
         // No method is once and only reads, or is once and runs in the loop.
         let at = bytes.iter().position(|byte| *byte == SLOW | ONCE).expect("its bits");
         for bits in [SLOW | ONCE | READS, ONCE, ONCE | ONE_WAY, SLOW | ONCE | ONE_WAY] {
@@ -366,7 +402,7 @@ mod tests {
         assert_eq!(Interface::decode(&mut Reader::new(&of_objects)), Err(DecodeError::BadField("reads")));
         let mut answers = service.clone();
         answers.methods[0].mode = Mode::Slow;
-        let differs = service.numbers_for(&answers).unwrap_err();
+        let differs = refusal(&service, &answers);
         assert!(differs.contains("`tell`") && differs.contains("one_way"), "{differs}");
     }
 
@@ -381,12 +417,16 @@ mod tests {
         service.encode(&mut bytes);
         assert_eq!(Interface::decode(&mut Reader::new(&bytes)), Ok(service.clone()));
         for (change, text) in [
-            ((|m: &mut Method| m.output = Layout::of(&OTHER)) as fn(&mut Method), "gives another stream"),
+            (
+                (|m: &mut Method| m.output = Layout::of(&OTHER)) as fn(&mut Method),
+                "item of the output `cents`: `i64` cannot become `u64`",
+            ),
+            (|m| m.output = no_items(), "gives another stream"),
             (|m| m.input = Layout::of(&TAKES), "takes another stream"),
         ] {
             let mut other = service.clone();
-            other.methods.iter_mut().for_each(change);
-            let differs = service.numbers_for(&other).unwrap_err();
+            other.methods.iter_mut().take(1).for_each(change);
+            let differs = refusal(&service, &other);
             assert!(differs.contains(text), "{differs}");
         }
         // Streams are of slow procedures that are executed at most once.
@@ -404,15 +444,64 @@ mod tests {
         }
     }
 
+    /// The first reason for which a method is refused.
+    fn refusal(server: &Interface, caller: &Interface) -> String {
+        let refused = server.fit(caller).into_iter().find_map(|fit| match fit {
+            Fit::Refused(why) => Some(why),
+            Fit::Same(_) | Fit::Converts(_) => None,
+        });
+        refused.expect("a method is refused")
+    }
+
     #[test]
     fn methods_are_found_by_name_and_refused_by_layout() {
         let server = interface(WHOLE);
         let older = interface(OLDER);
-        assert_eq!(server.numbers_for(&older), Ok(vec![1]));
-        let missing = older.numbers_for(&server).unwrap_err();
-        assert!(missing.contains("no method `pay`"), "{missing}");
-        let other = interface(CHANGED);
-        let differs = server.numbers_for(&other).unwrap_err();
-        assert!(differs.contains("`pay`") && differs.contains("other arguments"), "{differs}");
+        assert_eq!(server.fit(&older), [Fit::Same(1)]);
+        let missing = older.fit(&server);
+        let [Fit::Refused(text), Fit::Same(0)] = &missing[..] else { panic!("{missing:?}") };
+        assert!(text.contains("no method `pay`"), "{text}");
+        let differs = refusal(&server, &interface(CHANGED));
+        assert!(differs.contains("`pay`") && differs.contains("`u64` cannot become `i64`"), "{differs}");
+    }
+
+    const LINE: Schema =
+        Schema { name: "Line", fields: &[Field { name: "cents", ty: Type::Scalar(Scalar::U32) }] };
+    const WIDE_LINE: Schema = Schema {
+        name: "Line",
+        fields: &[
+            Field { name: "note", ty: Type::Text },
+            Field { name: "cents", ty: Type::Scalar(Scalar::I64) },
+        ],
+    };
+    const LINES: Schema = Schema { name: "pay", fields: &[Field { name: "lines", ty: LIST }] };
+    const LIST: Type = Type::List(&Type::Record(&LINE));
+    const WIDE_LINES: Schema = Schema { name: "pay", fields: &[Field { name: "lines", ty: WIDE_LIST }] };
+    const WIDE_LIST: Type = Type::List(&Type::Record(&WIDE_LINE));
+
+    #[test]
+    fn newer_end_is_told_from_the_older() {
+        const NARROW: &[MethodSchema] = &[method("pay", LINES)];
+        const WIDE: &[MethodSchema] = &[method("pay", WIDE_LINES)];
+        const GIVES: &[MethodSchema] =
+            &[MethodSchema { gives: PayloadSchema::of(LINES), ..method("pay", NOTHING) }];
+        const GIVES_WIDE: &[MethodSchema] =
+            &[MethodSchema { gives: PayloadSchema::of(WIDE_LINES), ..method("pay", NOTHING) }];
+        assert_eq!(interface(WIDE).fit(&interface(NARROW)), [Fit::Converts(0)]);
+        let text = refusal(&interface(NARROW), &interface(WIDE));
+        let rule =
+            "argument `lines.cents`: `i64` cannot become `u32`, of method `pay` of interface `Account`";
+        assert_eq!(text, format!("{rule}: start a newer server"));
+        assert_eq!(interface(GIVES).fit(&interface(GIVES_WIDE)), [Fit::Converts(0)]);
+        let text = refusal(&interface(GIVES_WIDE), &interface(GIVES));
+        assert!(
+            text.starts_with("result `lines.cents`") && text.ends_with("build the caller anew"),
+            "{text}"
+        );
+        // Of a result that is not there at all no empty one is made.
+        const GIVES_NOTHING: &[MethodSchema] = &[method("pay", NOTHING)];
+        let text = refusal(&interface(GIVES_NOTHING), &interface(GIVES));
+        assert!(text.ends_with("gives nothing at the server: start a newer one"), "{text}");
+        assert_eq!(interface(GIVES).fit(&interface(GIVES_NOTHING)), [Fit::Converts(0)]);
     }
 }

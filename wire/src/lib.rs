@@ -20,6 +20,7 @@
 //! | [`message`] | the bodies of messages |
 //! | [`interface`] | methods of objects, with what they take and give |
 //! | [`payload`] | arguments and results of calls |
+//! | [`said`] | what arguments say, whichever version of a method they are of |
 //! | [`lent`] | byte strings that are lent to a procedure where they arrived |
 //! | [`datum`] | the same of a class that no program here has |
 //! | [`log`] | what the log of a server looks like |
@@ -43,6 +44,7 @@ pub mod message;
 pub mod page;
 pub mod payload;
 pub mod record;
+pub mod said;
 pub mod schema;
 pub mod spare;
 pub mod token;

@@ -22,7 +22,7 @@ use crate::id::{Oref, PageId, Stamp};
 use crate::layout::{Layout, Shape, Var, padded, var};
 pub use crate::lent::PartSink;
 use crate::lent::{Lending, LentBytes, SharedBody};
-use crate::record::{EncodeError, Encoder, Spill, encode_behind};
+use crate::record::{EncodeError, Encoder, Spill, convert_payload, encode_behind};
 use crate::schema::Schema;
 
 const HEAD_BYTES: usize = 8;
@@ -387,6 +387,32 @@ impl<'a> Payload<'a> {
             None => missing = true,
         });
         if missing || used != self.parts.len() { Err(DecodeError::BadField("parts")) } else { Ok(()) }
+    }
+
+    /// Appends the payload as one of the layout `to`, which [fits](Layout::fits) its own layout `from`. Lists
+    /// have at most `bytes_max` bytes together.
+    ///
+    /// # Errors
+    /// `NoVariant` if `to` does not have a variant that a value is of, and if the result is too large. Nothing
+    /// is appended then.
+    pub fn convert(
+        &self,
+        from: &Layout,
+        to: &Layout,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let put = |e: &mut Encoder<'_>| convert_payload(from, self, to, e, bytes_max);
+        match to.has_numbers_alone() {
+            true => encode_numbers(to.size(), put, out),
+            false => encode_parts(to.size(), put, out),
+        }
+    }
+
+    /// The references that have a stamp beside, with it.
+    pub(crate) fn stamps(&self) -> impl Iterator<Item = (Oref, Stamp)> + 'a {
+        let rows = self.stamps.chunks_exact(STAMP_BYTES);
+        rows.filter_map(|row| Some((Oref::from_raw(le32(row, 0))?, Stamp(le64(row, 4)))))
     }
 
     /// The record.

@@ -65,10 +65,12 @@ impl Calls {
         let interface = interface.clone();
         let is_whole = bound.methods.len() == interface.methods.len();
         let table = bound.table;
+        let numbered = bound.methods;
         *at = BoundTo::Known(bound.interface.filter(|_| is_whole).map(|number| Binding {
             table,
             number,
-            methods: bound.methods.into(),
+            methods: numbered.iter().map(|method| method.number).collect(),
+            refused: numbered.into_iter().map(|method| method.refused).collect(),
             interface,
         }));
     }

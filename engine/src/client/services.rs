@@ -190,6 +190,9 @@ impl Client {
         };
         Some(self.bind_interface(call.through)?.and_then(|binding| {
             let binding = binding.filter(|b| call.method < b.methods.len()).ok_or_else(not_offered)?;
+            if let Some(why) = &binding.refused[call.method] {
+                return Err(Error::Schema(why.clone()));
+            }
             let table = self.requests.table.filter(|_| binding.table.is_some());
             table.map(|table| (binding, table)).ok_or_else(not_offered)
         }))

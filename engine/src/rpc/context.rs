@@ -21,8 +21,8 @@ use crate::txn::{Options, Port, Tx, run_seen};
 pub struct CallKey<'a> {
     /// The key: 1 to 128 bytes.
     pub key: &'a [u8],
-    /// The request: the names of service and procedure, and the bytes of the arguments; of a method the names
-    /// of interface and method, and the bytes of the object and of the arguments.
+    /// The request: the names of service and procedure, and what the arguments [say](tercel_wire::said); of a
+    /// method the names of interface and method, and the object before the same.
     pub request: [&'a [u8]; 3],
 }
 
@@ -76,6 +76,16 @@ impl<'a> Context<'a> {
     /// The same, of a call with a key. For hosts.
     pub(super) fn with_key(self, request: Option<CallKey<'a>>) -> Context<'a> {
         Context { request, ..self }
+    }
+
+    /// Runs a function with the same call over other streams.
+    pub(super) fn over<T>(&self, items: &Arc<dyn ItemPort>, run: impl FnOnce(&Context<'_>) -> T) -> T {
+        let (touched, seen) = (self.touched.clone(), self.seen.clone());
+        let over = Context { items: Some(items), touched, seen, ..*self };
+        let ran = run(&over);
+        self.touched.set(over.touched.get());
+        self.seen.set(over.seen.get());
+        ran
     }
 
     /// The key that the caller has given, and the request that it stands for. The procedure gives it to

@@ -24,6 +24,11 @@ impl<'a> Given<'a> {
         Given(payload)
     }
 
+    /// The payload.
+    pub(super) fn payload(&self) -> &Payload<'a> {
+        &self.0
+    }
+
     /// The text that begins at `at`, in place.
     ///
     /// # Errors

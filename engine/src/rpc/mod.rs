@@ -40,6 +40,7 @@
 //! | `items` | the streams of a call as its procedure has them |
 //! | `streaming` | a call with streams as its caller has it |
 //! | `pipelined` | calls that are begun now and waited for later |
+//! | `versions` | interfaces of callers that were built at another time |
 //! | `described` | a call of a method that is known from the server's description alone |
 //! | `context` | what a procedure knows of its call |
 //! | [`slots`] | the calls that a client has under way |
@@ -68,6 +69,7 @@ mod streaming;
 pub mod streams;
 #[cfg(test)]
 mod tests;
+pub(crate) mod versions;
 
 pub use calling::Reads;
 pub(crate) use calling::takes_no_key;
@@ -78,10 +80,12 @@ pub use given::{Given, finish, finish_in, never, no_method, put_bytes, put_lendi
 pub(crate) use handle::has_written;
 pub use handle::{CallPolicy, Handle, Stub};
 pub use items::{Callback, Input, ItemPort, Numbered, Output, Plain};
-pub use offers::{Ended, Methods, Offers, Once, Run};
+pub(crate) use offers::Runs;
+pub use offers::{Ended, KeptResult, Methods, Offers, Once, Run};
 pub use pipelined::{Pending, Pipelined};
 pub use reply_body::{ReplyBody, SharedRoom};
 pub use serve::{Taken, serve, serve_named};
 pub use service::{ServiceHandle, stamp_of};
 pub use services::{Job, JobDone, JobId, Procedure, Service, ServiceInterface, Services, Taking, put};
 pub use streaming::Streaming;
+pub use versions::read_kept;

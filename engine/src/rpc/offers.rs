@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tercel_wire::interface::{Interface, InterfaceSchema};
+use tercel_wire::interface::{Fit, Interface, InterfaceSchema};
 use tercel_wire::record::{Any, Ref};
 
+use super::services::put_at;
+use super::versions::{Converting, Version};
 use super::{CallKey, Given};
 use crate::error::Error;
 use crate::txn::Tx;
@@ -14,10 +16,19 @@ use crate::txn::Tx;
 /// code.
 pub type Run = fn(&Tx<'_>, usize, Ref<Any>, &Given<'_>, &mut Vec<u8>) -> Result<Ended, Error>;
 
-/// Gives the result that is kept under the key of a call, or runs the body and keeps its result, in the
-/// transaction of the method. Of an error of the body nothing is kept.
+/// Gives the result that is kept under the key of a call, or runs the body and keeps its result with these
+/// words on its layout, in the transaction of the method. Of an error of the body nothing is kept.
 pub type Once =
-    fn(&Tx<'_>, CallKey<'_>, &mut dyn FnMut() -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error>;
+    fn(&Tx<'_>, CallKey<'_>, &[u8], &mut dyn FnMut() -> Result<Vec<u8>, Error>) -> Result<KeptResult, Error>;
+
+/// A result that is kept under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptResult {
+    /// The result.
+    pub result: Vec<u8>,
+    /// The words on its layout that it was kept with.
+    pub layout: Vec<u8>,
+}
 
 /// The end of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +36,8 @@ pub enum Ended {
     Returned,
     /// The method failed by its own decision.
     Failed,
+    /// A procedure was not begun: its caller is of a version that cannot call it so. The reason was appended.
+    NotBegun,
 }
 
 /// The methods of one interface for the objects of one class. `#[interface]` makes it of each implementation.
@@ -49,11 +62,32 @@ impl fmt::Debug for Methods {
     }
 }
 
-/// All methods that a server runs, by number. Cheap to clone.
+/// The methods of an interface at a server, or of a version of one.
+#[derive(Debug, Clone)]
+struct Offer {
+    /// As its callers know it.
+    interface: Interface,
+    methods: Methods,
+    version: Option<Version>,
+}
+
+/// All methods that a server runs, by number, and behind them the versions of their callers. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Offers {
-    all: Arc<Vec<(Interface, Methods)>>,
+    all: Arc<Vec<Offer>>,
+    /// The number of interfaces without versions.
+    own: usize,
     once: Option<Once>,
+}
+
+/// The way in which a method is run here.
+#[derive(Clone, Copy)]
+pub(crate) struct Runs<'a> {
+    pub run: Run,
+    /// The method's number there.
+    pub number: usize,
+    /// Set for a caller of another version, whose arguments and result are converted.
+    pub converting: Option<Converting<'a>>,
 }
 
 impl Offers {
@@ -62,28 +96,57 @@ impl Offers {
         Offers { once: Some(once), ..Offers::default() }
     }
 
-    /// Adds one more interface of a class. The last of equal ones counts.
+    /// Adds one more interface of a class. The last of equal ones counts. Versions come later.
     pub fn with(&self, methods: Methods) -> Offers {
         let interface = Interface::of(methods.schema, methods.class);
         let mut all = Vec::clone(&self.all);
-        all.retain(|(i, _)| (&i.name, &i.class) != (&interface.name, &interface.class));
-        all.push((interface, methods));
-        Offers { all: Arc::new(all), once: self.once }
+        all.retain(|of| (&of.interface.name, &of.interface.class) != (&interface.name, &interface.class));
+        all.push(Offer { interface, methods, version: None });
+        Offers { own: all.len(), all: Arc::new(all), once: self.once }
     }
 
     /// The interface of a name, for a class, with its number.
     pub(crate) fn find(&self, name: &str, class: &str) -> Option<(u16, &Interface)> {
-        let at = self.all.iter().position(|(i, _)| i.name == name && i.class == class)?;
-        Some((u16::try_from(at).ok()?, &self.all[at].0))
+        let at = self.interfaces().position(|i| i.name == name && i.class == class)?;
+        Some((u16::try_from(at).ok()?, &self.all[at].interface))
+    }
+
+    /// Has a version of an interface stand under a number: one that was given out before, or the next.
+    pub(crate) fn put_version(&mut self, of: u16, at: u16, version: Version, stands: Interface) {
+        let methods = self.all[usize::from(of)].methods;
+        let offer = Offer { interface: stands, methods, version: Some(version) };
+        put_at(Arc::make_mut(&mut self.all), at, offer);
+    }
+
+    /// The number of all, versions included.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// The interface of a number.
     pub(crate) fn get(&self, number: u16) -> Option<&Interface> {
-        self.all.get(number as usize).map(|(interface, _)| interface)
+        self.all.get(number as usize).map(|of| &of.interface)
     }
 
-    pub(crate) fn run(&self, number: u16) -> Option<Run> {
-        self.all.get(number as usize).map(|(_, methods)| methods.run)
+    /// The way in which a method of that interface is run.
+    ///
+    /// # Errors
+    /// `Schema` if callers of that version cannot call it, or there is none.
+    pub(crate) fn runs(&self, number: u16, method: u16) -> Result<Runs<'_>, Error> {
+        let none = || Error::Schema("the server has no such method: bind anew".into());
+        let Offer { interface, methods, version } = self.all.get(usize::from(number)).ok_or_else(none)?;
+        let method = usize::from(method);
+        let caller = interface.methods.get(method).ok_or_else(none)?;
+        let own = Runs { run: methods.run, number: method, converting: None };
+        let Some(version) = version else { return Ok(own) };
+        match version.fit(method).ok_or_else(none)? {
+            Fit::Same(number) => Ok(Runs { number: usize::from(*number), ..own }),
+            Fit::Converts(number) => {
+                let converting = Some(Converting { own: version.own(*number), caller });
+                Ok(Runs { number: usize::from(*number), converting, ..own })
+            }
+            Fit::Refused(why) => Err(Error::Schema(why.clone())),
+        }
     }
 
     pub(crate) fn once(&self) -> Option<Once> {
@@ -92,6 +155,11 @@ impl Offers {
 
     /// All of them.
     pub fn interfaces(&self) -> impl ExactSizeIterator<Item = &Interface> {
-        self.all.iter().map(|(interface, _)| interface)
+        self.with_versions().take(self.own)
+    }
+
+    /// All of them and the versions of their callers, by number.
+    pub(crate) fn with_versions(&self) -> impl ExactSizeIterator<Item = &Interface> {
+        self.all.iter().map(|of| &of.interface)
     }
 }

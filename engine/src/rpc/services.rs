@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tercel_wire::access::Principal;
 use tercel_wire::id::{CallId, ClientId, Stamp};
-use tercel_wire::interface::{Interface, InterfaceSchema, Method, Mode};
+use tercel_wire::interface::{Fit, Interface, InterfaceSchema, Method, Mode};
 use tercel_wire::lent::SharedBody;
 use tercel_wire::message::{Refusal, Request, Response, ResponseEnd};
 use tercel_wire::payload::{InPlace, Payload};
+use tercel_wire::said;
 
 use super::streams::Directions;
+use super::versions::Version;
 use super::{CallKey, Context, Ended, Given, ItemPort, ReplyBody};
 use crate::error::Error;
 use crate::limits;
@@ -30,7 +32,8 @@ pub trait ServiceInterface {
 }
 
 /// Runs a procedure, by its number: gives how it ended, with what it gave appended.
-type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error> + Send + Sync;
+pub(super) type Run =
+    dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error> + Send + Sync;
 
 /// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation:
 /// `Clock::serve(MyClock)`. Cheap to clone; clones are one implementation.
@@ -38,7 +41,8 @@ type Run = dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result
 pub struct Service {
     schema: &'static InterfaceSchema,
     run: Arc<Run>,
-    lent: &'static [bool],
+    /// Which procedures take bytes that are lent, by their numbers.
+    lent: Arc<[bool]>,
     keeps_replies: bool,
 }
 
@@ -51,7 +55,7 @@ impl Service {
         + Sync
         + 'static,
     ) -> Service {
-        Service { schema: S::SCHEMA, run: Arc::new(run), lent: S::LENT, keeps_replies: true }
+        Service { schema: S::SCHEMA, run: Arc::new(run), lent: S::LENT.into(), keeps_replies: true }
     }
 
     /// The same, of whose calls the server keeps no replies, unless they run on a thread of their own. For
@@ -70,30 +74,53 @@ impl fmt::Debug for Service {
     }
 }
 
-/// All services that a server offers, by number. Cheap to clone.
+/// All services that a server offers, by number, and behind them the versions of their callers. Cheap to
+/// clone.
 #[derive(Debug, Clone, Default)]
-pub struct Services(Arc<Vec<(Interface, Service)>>);
+pub struct Services {
+    all: Arc<Vec<(Interface, Service)>>,
+    /// The number of services without versions.
+    own: usize,
+}
 
 impl Services {
-    /// Adds one more service. The last of equal names counts.
+    /// Adds one more service. The last of equal names counts. Versions come later.
     pub fn with(&self, service: Service) -> Services {
         let interface = Interface::of_service(service.schema);
-        let mut all = Vec::clone(&self.0);
+        let mut all = Vec::clone(&self.all);
         all.retain(|(i, _)| i.name != interface.name);
         all.push((interface, service));
-        Services(Arc::new(all))
+        Services { own: all.len(), all: Arc::new(all) }
     }
 
     /// The service of a name, with its number.
     pub fn find(&self, name: &str) -> Option<(u16, &Interface)> {
-        let at = self.0.iter().position(|(i, _)| i.name == name)?;
-        Some((u16::try_from(at).ok()?, &self.0[at].0))
+        let at = self.interfaces().position(|i| i.name == name)?;
+        Some((u16::try_from(at).ok()?, &self.all[at].0))
+    }
+
+    /// Has a version of a service stand under a number: one that was given out before, or the next.
+    pub(crate) fn put_version(&mut self, of: u16, at: u16, version: Version, stands: Interface) {
+        let Service { schema, run, lent, keeps_replies } = self.all[usize::from(of)].1.clone();
+        let is_lent = |method| match version.fit(method) {
+            Some(Fit::Same(number)) => lent.get(usize::from(*number)).is_some_and(|lent| *lent),
+            _ => false,
+        };
+        let lent = (0..stands.methods.len()).map(is_lent).collect();
+        let run = version.serve(&stands, run);
+        let version = (stands, Service { schema, run, lent, keeps_replies });
+        put_at(Arc::make_mut(&mut self.all), at, version);
+    }
+
+    /// The number of all, versions included.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// A procedure, by the numbers of its service and of itself; none if there is no such.
     #[inline]
     pub fn procedure(&self, interface: u16, method: u16) -> Option<Procedure<'_>> {
-        let (interface, service) = self.0.get(interface as usize)?;
+        let (interface, service) = self.all.get(interface as usize)?;
         let of = interface.methods.get(method as usize)?;
         Some(Procedure { of, number: method, run: &*service.run, keeps_reply: service.keeps_replies })
     }
@@ -107,7 +134,7 @@ impl Services {
         copied: &[u8],
         (body, bytes): (&SharedBody<'a>, usize),
     ) -> Option<InPlace<'a>> {
-        let (interface, service) = self.0.get(request.interface as usize)?;
+        let (interface, service) = self.all.get(request.interface as usize)?;
         let of = interface.methods.get(request.method as usize)?;
         let is_lent = service.lent.get(request.method as usize).is_some_and(|lent| *lent);
         let at = copied.len() - request.payload.len();
@@ -116,13 +143,26 @@ impl Services {
 
     /// Which streams a procedure has.
     pub fn streams(&self, interface: u16, method: u16) -> Directions {
-        let methods = self.0.get(interface as usize).map(|(interface, _)| &interface.methods);
+        let methods = self.all.get(interface as usize).map(|(interface, _)| &interface.methods);
         methods.and_then(|all| all.get(method as usize)).map_or_else(Directions::default, Directions::of)
     }
 
     /// All of them.
     pub fn interfaces(&self) -> impl ExactSizeIterator<Item = &Interface> {
-        self.0.iter().map(|(interface, _)| interface)
+        self.with_versions().take(self.own)
+    }
+
+    /// All of them and the versions of their callers, by number.
+    pub(crate) fn with_versions(&self) -> impl ExactSizeIterator<Item = &Interface> {
+        self.all.iter().map(|(interface, _)| interface)
+    }
+}
+
+/// Puts one at its number, or behind the last.
+pub(super) fn put_at<T>(all: &mut Vec<T>, at: u16, one: T) {
+    match all.get_mut(usize::from(at)) {
+        Some(before) => *before = one,
+        None => all.push(one),
     }
 }
 
@@ -188,11 +228,10 @@ impl Procedure<'_> {
             }
             _ => {}
         }
-        self.put_broken(id, ran.ok(), (from, head), out);
-        true
+        self.put_broken(id, ran.ok(), (from, head), out)
     }
 
-    /// Says in place of what it gave that it did not come to its end.
+    /// Says in place of what it gave that it did not come to its end. Gives whether it was begun.
     #[cold]
     fn put_broken(
         &self,
@@ -200,14 +239,21 @@ impl Procedure<'_> {
         ran: Option<Result<Ended, Error>>,
         (from, head): (usize, usize),
         out: &mut ReplyBody<'_>,
-    ) {
+    ) -> bool {
         let name = &self.of.name;
+        if let Some(Ok(Ended::NotBegun)) = ran {
+            let why = String::from_utf8_lossy(&out.bytes()[head..]).into_owned();
+            out.truncate(from);
+            put(id, ResponseEnd::Refused(Refusal::Schema, &why), out.bytes());
+            return false;
+        }
         if let Some(Err(e)) = &ran
             && self.of.mode == Mode::Once
         {
             // What was kept was kept with its key, so the caller is told whether to call again.
             out.truncate(from);
-            return put(id, ResponseEnd::Refused(e.refusal(), &e.what()), out.bytes());
+            put(id, ResponseEnd::Refused(e.refusal(), &e.what()), out.bytes());
+            return true;
         }
         let broken = match ran {
             Some(Ok(_)) => {
@@ -220,6 +266,7 @@ impl Procedure<'_> {
         // An encoding that panicked may have left some of it.
         out.truncate(from);
         put(id, ResponseEnd::Broken(Stamp::ZERO, &broken), out.bytes());
+        true
     }
 }
 
@@ -311,12 +358,19 @@ impl Job {
         self.payload.len()
     }
 
-    /// The key that its caller has given, with the request; none if it has given none.
-    fn key(&self) -> Option<CallKey<'_>> {
-        let (interface, _) = self.services.0.get(usize::from(self.method.0))?;
+    /// The key that its caller has given, with the request; none if it has given none. `said` takes what the
+    /// arguments say.
+    fn key<'s>(&'s self, said: &'s mut Vec<u8>) -> Option<CallKey<'s>> {
+        if self.key.is_empty() {
+            return None;
+        }
+        let (interface, _) = self.services.all.get(usize::from(self.method.0))?;
         let method = interface.methods.get(usize::from(self.method.1))?;
-        let request = [interface.name.as_bytes(), method.name.as_bytes(), &self.payload];
-        (!self.key.is_empty()).then_some(CallKey { key: &self.key, request })
+        // What cannot be decoded is refused before its key is looked at.
+        let payload = Payload::decode(&self.payload, &method.takes).ok()?;
+        said::put(&method.takes, &payload, said).ok()?;
+        let request = [interface.name.as_bytes(), method.name.as_bytes(), &said[..]];
+        Some(CallKey { key: &self.key, request })
     }
 
     /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to
@@ -331,7 +385,8 @@ impl Job {
             put(id, ResponseEnd::Refused(Refusal::Late, ""), &mut body);
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
-            let cx = cx.with_key(self.key()).by(&self.who);
+            let mut said = Vec::new();
+            let cx = cx.with_key(self.key(&mut said)).by(&self.who);
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
                 Some(procedure) => {
                     procedure.run(id, Taking::Payload(&self.payload), &cx, &mut ReplyBody::new(&mut body))

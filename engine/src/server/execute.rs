@@ -14,6 +14,7 @@ use tercel_wire::interface::Method;
 use tercel_wire::message::{OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
 use tercel_wire::payload::Payload;
 use tercel_wire::record::{Any, Ref};
+use tercel_wire::said;
 
 use super::inside::Inside;
 use super::{Local, Server};
@@ -21,7 +22,7 @@ use crate::effect::Effects;
 use crate::error::{Bound, Error};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
-use crate::rpc::{self, CallKey, Given};
+use crate::rpc::{self, CallKey, Given, KeptResult, Runs};
 use crate::sessions::call_queue::Waiting;
 use crate::sessions::calls::Ended;
 use crate::time::Now;
@@ -97,13 +98,11 @@ impl Server {
         }
         let offers = self.cx.work.config.methods.clone();
         let method = offers.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
-        let (Some(method), Some(run)) = (method, offers.run(call.interface)) else { return };
-        let given = match Payload::decode(&call.payload, &method.takes) {
-            Ok(given) => Given::new(given),
-            Err(e) => {
-                let text = format!("what method `{}` is to take: {e}", method.name);
-                return self.call_ended(ticket, Ended::Refused(Error::Corrupt(text)));
-            }
+        let (Some(method), Ok(runs)) = (method, offers.runs(call.interface, call.method)) else { return };
+        let (mut taken, mut said) = (Vec::new(), Vec::new());
+        let given = match arguments(method, &runs, call, (&mut taken, &mut said)) {
+            Ok(given) => given,
+            Err(e) => return self.call_ended(ticket, Ended::Refused(e)),
         };
         let once = match (&call.key[..], offers.once(), method.reads) {
             ([], ..) => None,
@@ -125,16 +124,15 @@ impl Server {
             let port = Inline { is_ahead, ..Inline::new((&mut *self, &mut *local), now, true) };
             let target = Ref::<Any>::new(call.target).read_at(call.read_at);
             let attempt = attempt(&port, ticket, call, |tx, reply| {
-                let run = |reply: &mut Vec<u8>| run(tx, call.method as usize, target, &given, reply);
+                let run = |reply: &mut Vec<u8>| (runs.run)(tx, runs.number, target, &given, reply);
                 port.run(method, tx, || match once {
-                    None => run(reply),
+                    None => run_for(&runs, reply, run),
                     Some(once) => {
-                        let object = call.target.raw().to_le_bytes();
-                        let arguments = [&object[..], &call.payload].concat();
                         let names = offers.get(call.interface).map_or("", |of| &of.name);
-                        let request = [names.as_bytes(), method.name.as_bytes(), &arguments];
+                        let request = [names.as_bytes(), method.name.as_bytes(), &said];
                         let key = CallKey { key: &call.key, request };
-                        run_once(|body| once(tx, key, body), call, run, reply)
+                        let once = |layout: &[u8], body: Body<'_>| once(tx, key, layout, body);
+                        run_once(once, call, (method, &runs), run, reply)
                     }
                 })
             });
@@ -182,36 +180,82 @@ impl Server {
     }
 }
 
+/// The arguments of a call, as the method takes them here; of a call with a key also the object with what the
+/// arguments say, for which the key stands.
+///
+/// # Errors
+/// `Corrupt` if they are damaged; `Schema` if the caller is of a version whose arguments cannot be converted.
+fn arguments<'a>(
+    method: &Method,
+    runs: &Runs<'_>,
+    call: &'a Waiting,
+    (taken, said): (&'a mut Vec<u8>, &mut Vec<u8>),
+) -> Result<Given<'a>, Error> {
+    let damaged = |e| Error::Corrupt(format!("what method `{}` is to take: {e}", method.name));
+    let given = Payload::decode(&call.payload, &method.takes).map_err(damaged)?;
+    if !call.key.is_empty() {
+        said.extend_from_slice(&call.target.raw().to_le_bytes());
+        said::put(&method.takes, &given, said).map_err(damaged)?;
+    }
+    let Some(converting) = &runs.converting else { return Ok(Given::new(given)) };
+    *taken = converting.take(&given)?;
+    Ok(Given::new(Payload::decode(taken, &converting.own.takes).map_err(damaged)?))
+}
+
+/// Runs a method, with what its caller reads appended.
+fn run_for(
+    runs: &Runs<'_>,
+    reply: &mut Vec<u8>,
+    run: impl FnOnce(&mut Vec<u8>) -> Result<rpc::Ended, Error>,
+) -> Result<rpc::Ended, Error> {
+    let Some(converting) = &runs.converting else { return run(reply) };
+    let mut own = Vec::new();
+    let ended = run(&mut own)?;
+    converting.give(ended, &own, reply)?;
+    Ok(ended)
+}
+
+/// The body of a call with a key.
+type Body<'b> = &'b mut dyn FnMut() -> Result<Vec<u8>, Error>;
+
 /// Runs a method under a key. What it returns is kept behind the object, which a repetition that cannot name
-/// it any more learns so. What it fails with is given and not kept: it has changed nothing.
+/// it any more learns so, with the layout that it has here: another version may read it. What it fails with
+/// is given and not kept: it has changed nothing.
 fn run_once(
-    once: impl FnOnce(&mut dyn FnMut() -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error>,
+    once: impl FnOnce(&[u8], Body<'_>) -> Result<KeptResult, Error>,
     call: &Waiting,
+    (method, runs): (&Method, &Runs<'_>),
     mut run: impl FnMut(&mut Vec<u8>) -> Result<rpc::Ended, Error>,
     reply: &mut Vec<u8>,
 ) -> Result<rpc::Ended, Error> {
     let (object, mut failed) = (call.target.raw().to_le_bytes(), None);
-    let kept = once(&mut || {
+    let own = runs.converting.as_ref().map_or(method, |converting| converting.own);
+    let mut layout = Vec::new();
+    own.gives.encode(&mut layout);
+    let kept = once(&layout, &mut || {
         let mut result = Vec::new();
         match run(&mut result)? {
             rpc::Ended::Returned if result.len() > limits::REPLY_BYTES_MAX => Err(too_large(&result, call)),
             rpc::Ended::Returned => Ok([&object[..], &result].concat()),
-            rpc::Ended::Failed => {
-                failed = Some(result);
+            ended => {
+                failed = Some((ended, result));
                 Err(Error::Failed("the method has failed".into()))
             }
         }
     });
-    match failed {
-        Some(failure) => {
+    if let Some((ended, failure)) = failed {
+        run_for(runs, reply, |reply| {
             reply.extend_from_slice(&failure);
-            Ok(rpc::Ended::Failed)
-        }
-        None => {
-            reply.extend_from_slice(kept?.get(object.len()..).unwrap_or_default());
-            Ok(rpc::Ended::Returned)
-        }
+            Ok(ended)
+        })?;
+        return Ok(ended);
     }
+    let kept = kept?;
+    let result = kept.result.get(object.len()..).unwrap_or_default();
+    rpc::read_kept((&kept.layout, result), &method.gives, reply).map_err(|e| {
+        Error::Schema(format!("what `{}` has returned under this key: {}", method.name, e.what()))
+    })?;
+    Ok(rpc::Ended::Returned)
 }
 
 /// The end of an attempt to run a method.
@@ -242,6 +286,7 @@ fn attempt(
     }
     match ended {
         rpc::Ended::Failed => Ok(Attempt::Ended(Ended::Failed(snapshot, reply))),
+        rpc::Ended::NotBegun => Err(Error::Schema(String::from_utf8_lossy(&reply).into_owned())),
         rpc::Ended::Returned if !tx.has_written() => Ok(Attempt::Ended(Ended::Returned(snapshot, reply))),
         rpc::Ended::Returned if reply.len() > limits::REPLY_BYTES_MAX => Err(too_large(&reply, call)),
         rpc::Ended::Returned => match tx.commit_call(ticket, &reply)? {
@@ -268,11 +313,20 @@ fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option
     let offers = port.at.borrow().0.cx.work.config.methods.clone();
     let interface = offers.get(request.interface)?;
     let method = interface.methods.get(request.method as usize).filter(|method| method.reads)?;
-    let run = offers.run(request.interface)?;
-    let given = Given::new(Payload::decode(request.payload, &method.takes).ok()?);
+    let runs = offers.runs(request.interface, request.method).ok()?;
+    let given = Payload::decode(request.payload, &method.takes).ok()?;
+    let taken;
+    let given = match &runs.converting {
+        None => Given::new(given),
+        Some(converting) => {
+            taken = converting.take(&given).ok()?;
+            Given::new(Payload::decode(&taken, &converting.own.takes).ok()?)
+        }
+    };
     let target = Ref::<Any>::new(oref).read_at(read_at);
     let tx = Tx::begin(port, Options::default()).ok()?;
-    let ended = port.run(method, &tx, || run(&tx, request.method as usize, target, &given, reply)).ok()?;
+    let run = |reply: &mut Vec<u8>| (runs.run)(&tx, runs.number, target, &given, reply);
+    let ended = port.run(method, &tx, || run_for(&runs, reply, run)).ok()?;
     (!port.waits.get()).then(|| (ended, tx.snapshot()))
 }
 

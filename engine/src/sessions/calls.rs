@@ -11,19 +11,23 @@ use std::sync::Arc;
 
 use tercel_wire::frame::{BODY_BYTES_MAX, Header, Kind};
 use tercel_wire::id::{ClientId, OpId, Oref, Stamp};
+use tercel_wire::interface::Interface;
 use tercel_wire::message::{
-    Bind, Bound, FromServer, Limit, OPERATION, Refusal, Request, Response, ResponseEnd,
+    Bind, Bound, FromServer, Limit, Numbered, OPERATION, Refusal, Request, Response, ResponseEnd,
 };
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
+use super::versions::Table;
 use super::{Cx, Sessions, inside};
+use crate::effect::Conn;
 use crate::error::Error;
 use crate::leader::{Asked, Body, Ran, called};
 use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::replica::answers::Past;
 use crate::rights::Rights;
+use crate::rpc::versions::Version;
 use crate::txn::{Hold, Ticket};
 
 /// The result of a method.
@@ -58,17 +62,54 @@ impl Sessions {
         };
         let who = cx.work.seats.who(asked.conn);
         let table = (of_service && offered.is_some()).then(|| self.serving.table(client, who));
-        let bound = match offered {
-            None => Ok(Bound { interface: None, methods: Vec::new(), table }),
-            Some((number, interface)) => {
-                let methods = interface.numbers_for(&bind.interface);
-                methods.map(|methods| Bound { interface: Some(number), methods, table })
+        let Some((number, interface)) = offered else {
+            let bound = Bound { interface: None, methods: Vec::new(), table };
+            return cx.answer(asked, &FromServer::Bound(bound));
+        };
+        let (version, stands) = Version::new(interface, &bind.interface);
+        if let Some(why) = version.refused_whole() {
+            return cx.refuse(asked, Refusal::Schema, why);
+        }
+        let bound = match version.same() {
+            Some(methods) => (Some(number), methods.into_iter().map(Numbered::from).collect(), table),
+            None => {
+                match self.bind_version(asked.conn, client, &bind.interface, (number, version, stands), cx) {
+                    Ok((number, methods)) => (Some(number), methods, table),
+                    Err((why, text)) => return cx.refuse(asked, why, text),
+                }
             }
         };
-        match bound {
-            Err(text) => cx.refuse(asked, Refusal::Schema, text),
-            Ok(bound) => cx.answer(asked, &FromServer::Bound(bound)),
-        }
+        let (interface, methods, table) = bound;
+        cx.answer(asked, &FromServer::Bound(Bound { interface, methods, table }));
+    }
+
+    /// A client was built at another time: gives the number of its version of an interface, and how its
+    /// methods are called there.
+    fn bind_version(
+        &mut self,
+        conn: Conn,
+        client: ClientId,
+        caller: &Interface,
+        (of, version, stands): (u16, Version, Interface),
+        cx: &mut Cx,
+    ) -> Result<(u16, Vec<Numbered>), (Refusal, String)> {
+        let number_of = |method: usize| {
+            // A call of any other method that cannot be made is answered so.
+            let is_silent = stands.methods[method].mode.is_one_way();
+            let refused = version.refused(method).filter(|_| is_silent).map(String::from);
+            Numbered { number: method as u16, refused }
+        };
+        let methods = (0..stands.methods.len()).map(number_of).collect();
+        let config = &mut cx.work.config;
+        let table = match caller.is_service() {
+            true => Table::Services(&mut config.services),
+            false => Table::Methods(&mut config.methods),
+        };
+        let number = self.serving.versions.bind(conn, caller, (of, version, stands), table)?;
+        // Rights are by number, and this one may have meant another version when they were looked up.
+        cx.work.seats.look_again(conn);
+        self.serving.look_again(client);
+        Ok((number, methods))
     }
 
     /// A client asks which interfaces there are.
@@ -115,14 +156,8 @@ impl Sessions {
         if is_answered || cx.leader.is_none() {
             return;
         }
-        let methods = cx.work.config.methods.get(call.interface).map_or(0, |i| i.methods.len());
-        if call.method as usize >= methods {
-            return self.refuse_call(
-                asked,
-                op,
-                &Error::Schema("the server has no such method: bind anew".into()),
-                cx,
-            );
+        if let Err(e) = cx.work.config.methods.runs(call.interface, call.method) {
+            return self.refuse_call(asked, op, &e, cx);
         }
         if cx.condition.is_draining() {
             // An earlier copy may wait for a page: what is refused is not executed later.

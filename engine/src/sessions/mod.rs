@@ -19,6 +19,7 @@
 //! | [`calls`] | calls of methods that wait to be run here |
 //! | [`call_queue`] | which of them is run next, and how many may wait |
 //! | [`services`] | calls of services: what is kept of them, and where they run |
+//! | `versions` | interfaces of callers that were built at another time, and which connections have bound them |
 //! | [`items`] | streams of such calls |
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`upstream`] | connections to the leader, for clients that read at a member which follows |
@@ -55,6 +56,7 @@ mod stream;
 mod subscribe;
 mod trust;
 mod upstream;
+mod versions;
 
 use std::collections::VecDeque;
 
@@ -273,6 +275,7 @@ impl Sessions {
         self.leave_some();
         self.parts_bytes -= session.parts.bytes;
         self.calls.drop_conn(conn);
+        self.serving.versions.left(conn);
         if session.awaiting > 0 {
             self.echoing.awaiting.retain(|(_, of, _)| *of != conn);
             self.echoing.naming.retain(|(_, of, _)| *of != conn);

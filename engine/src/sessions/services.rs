@@ -17,6 +17,7 @@ use tercel_wire::message::{Cancel, OBJECT_SLOT, Refusal, Request, Response, Resp
 use tercel_wire::payload::InPlace;
 
 use super::health::DRAINING;
+use super::versions::Versions;
 use super::{Cx, Sessions};
 use crate::effect::Effect;
 use crate::leader::{Asked, Work};
@@ -30,6 +31,8 @@ use crate::time::Now;
 /// The calls of all clients.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
+    /// The versions of interfaces that connections have bound, those of objects as well.
+    pub(super) versions: Versions,
     clients: Placed<ClientId, OfClient>,
     /// Clients without a connection, and when they are forgotten. Some of them may have come back, or have
     /// gone again since.
@@ -101,6 +104,13 @@ impl Serving {
         if let Some(of) = self.clients.get_mut(client) {
             (of.who, of.rights) = (who.cloned().unwrap_or_default(), None);
             of.over = None;
+        }
+    }
+
+    /// The rights of a client are to be looked up again.
+    pub(super) fn look_again(&mut self, client: ClientId) {
+        if let Some(of) = self.clients.get_mut(client) {
+            of.rights = None;
         }
     }
 

@@ -82,7 +82,9 @@ pub struct Binding {
     pub number: u16,
     /// The number of each method there.
     pub methods: Arc<[u16]>,
-    /// The layouts of the interface, equal at both ends.
+    /// For each method: why it cannot be called, if the server could not answer a call of it.
+    pub refused: Arc<[Option<String>]>,
+    /// The interface, with the layouts of this end: a server that has others converts.
     pub interface: Arc<Interface>,
     /// For a service: the table that the server keeps this client's calls in.
     pub table: Option<u32>,

@@ -209,7 +209,7 @@ impl ClientHost {
             Ok(id) => (Some(id.slot), id.seq),
             Err(seq) => (None, seq),
         };
-        let method = bound.methods[caller.errand.procedure as usize];
+        let method = bound.methods[caller.errand.procedure as usize].number;
         let (interface, payload) = (bound.interface.unwrap_or(0), caller.errand.payload(call));
         let mut body = Vec::new();
         Request { slot, seq, again, interface, method, object: None, key: &[], payload: &payload }

@@ -13,6 +13,7 @@ use tercel_engine::rpc::{Context, Job, JobDone, JobId, Services, Taken, put, ser
 use tercel_engine::time::Now;
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{CallId, ClientId, Stamp, ViewId};
+use tercel_wire::interface::Fit;
 use tercel_wire::message::{
     Bind, Bound, Cancel, Credit, InputEnd, Item, Pong, Refusal, Refused, Request, Response, ResponseEnd,
 };
@@ -144,7 +145,12 @@ impl ServerHost {
             return links.oracle.blame("a binding cannot be decoded".into());
         };
         let Some((number, interface)) = self.services.find(&asked.interface.name) else { return };
-        let Ok(methods) = interface.numbers_for(&asked.interface) else { return };
+        // Both ends of these worlds are of one build.
+        let numbers = interface.fit(&asked.interface).into_iter().map(|fit| match fit {
+            Fit::Same(number) => Some(number.into()),
+            Fit::Converts(_) | Fit::Refused(_) => None,
+        });
+        let Some(methods) = numbers.collect() else { return };
         let last = &mut self.last_table;
         let of = self.clients.entry(way.client).or_insert_with(|| {
             *last += 1;

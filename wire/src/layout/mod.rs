@@ -13,8 +13,10 @@ use crate::id::Oref;
 use crate::record::{HEADER_BYTES, OBJECT_BYTES_MIN};
 use crate::schema::{Scalar, Schema, TAG};
 
+mod fit;
 mod shape;
 
+pub use fit::Misfit;
 pub use shape::Shape;
 use shape::{Behind, Change};
 

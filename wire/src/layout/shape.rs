@@ -245,7 +245,7 @@ impl<'a> Change<'a> {
 }
 
 /// Says whether every value of `old` is a value of `new`.
-fn widens(old: Scalar, new: Scalar) -> bool {
+pub(super) fn widens(old: Scalar, new: Scalar) -> bool {
     use Scalar::*;
     old == new
         || matches!(

@@ -106,11 +106,41 @@ forms! {
         }
         if servers.len() > SERVERS_MAX { Err(DecodeError::TooMany(name)) } else { Ok(servers) }
     };
-    Methods [Vec<u16>] 4, |v, out| Vec::put(v, out), |r, name| {
-        let methods: Vec<u16> = Vec::take(r, name)?;
+    Numbered [Numbered] 2, |v, out| match &v.refused {
+        None => out.put_u16(v.number),
+        Some(why) => {
+            out.put_u16(v.number | REFUSED);
+            out.put_bytes(told(why));
+        }
+    }, |r, name| {
+        let number = r.u16()?;
+        let refused = if number & REFUSED == 0 { None } else { Some(r.str(name)?.to_owned()) };
+        Ok(Numbered { number: number & !REFUSED, refused })
+    };
+    Methods [Vec<Numbered>] 4, |v, out| Vec::put(v, out), |r, name| {
+        let methods: Vec<Numbered> = Vec::take(r, name)?;
         if methods.len() > METHODS_MAX { Err(DecodeError::TooMany(name)) } else { Ok(methods) }
     };
 }
+
+/// The number by which a method is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Numbered {
+    /// The number: below 32,768.
+    pub number: u16,
+    /// Why the method cannot be called, if the server could not answer a call of it. It answers calls of other
+    /// methods that cannot be called with the reason.
+    pub refused: Option<String>,
+}
+
+impl From<u16> for Numbered {
+    fn from(number: u16) -> Numbered {
+        Numbered { number, refused: None }
+    }
+}
+
+/// Set in the number of a method with a reason after it.
+const REFUSED: u16 = 1 << 15;
 
 /// A text after its length, cut to the bytes that a message takes.
 pub struct Told;

@@ -17,6 +17,7 @@ mod request;
 mod table;
 
 pub use backup::{BACKUP_PAGES_MAX, BackupPart};
+pub use form::Numbered;
 pub use part::*;
 pub use request::{
     CALL_KEY_BYTES_MAX, HEAD_BYTES, OBJECT_SLOT, OPERATION, Request, RequestTemplate, Response, ResponseEnd,

@@ -7,7 +7,9 @@
 //! are below 64. `Refused` is among the answers of every request.
 
 use super::declare::{body, form, messages, type_of, words};
-use super::form::{Form, FromOne, Methods, NoneAtMax, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told};
+use super::form::{
+    Form, FromOne, Methods, NoneAtMax, Numbered, PagesEnd, Servers, ServiceSlot, Tail, ToEnd, Told,
+};
 use super::{
     Accessing, Awaited, BackupPart, Change, Credit, Decision, HealthState, Held, Hole, Item, MessageError,
     Nothing, Opening, Outcome, PageReply, Prepared, Refusal, Regrouping, Request, Response, Resume, Right,
@@ -389,7 +391,7 @@ FromServer {
         /// alone.
         interface: Option<u16> as NoneAtMax,
         /// The number of each of the caller's methods.
-        methods: Vec<u16> as Methods,
+        methods: Vec<Numbered> as Methods,
         /// For a service: which table the server keeps this client's calls in. Calls that were sent while it
         /// was another one are not known.
         table: Option<u32> as Tail,

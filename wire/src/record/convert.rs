@@ -1,8 +1,10 @@
 //! A record of one class made into one of another.
 
-use super::{EncodeError, Encoder};
+use super::{EncodeError, Encoder, NoSpill};
+use crate::cursor::le32;
 use crate::id::Oref;
 use crate::layout::{FieldLayout, Layout, Shape, Var, var};
+use crate::payload::Payload;
 use crate::schema::Scalar;
 
 /// Writes field by field what `from` says into a record of class `to`: equal fields are copied, widened ones
@@ -21,8 +23,109 @@ pub fn convert(
             continue;
         }
         match from.field(&p.name) {
-            Some(q) => copy_value(&q.shape, body, q.at, &p.shape, e, p.at),
+            Some(q) => copy_value(&q.shape, &mut Source::of_object(body), q.at, &p.shape, e, p.at),
             None => empty_value(&p.shape, e, p.at),
+        }
+    }
+}
+
+/// [`convert`] for a payload, whose large parts are converted with it. `to` [fits](Layout::fits) `from`. Fails
+/// with `TooLong` where lists would have more than `bytes_max`, and with `NoPart` where a part is not as long
+/// as the record says.
+pub(crate) fn convert_payload(
+    from: &Layout,
+    payload: &Payload<'_>,
+    to: &Layout,
+    e: &mut Encoder<'_>,
+    bytes_max: usize,
+) {
+    // The caller reads the references in the states in which they were read, wherever they stand.
+    for (oref, stamp) in payload.stamps() {
+        e.spill.named(oref, stamp);
+    }
+    let mut source = Source { body: payload.record(), parts: Some(payload), left: bytes_max };
+    for p in to.fields() {
+        match from.field(&p.name) {
+            Some(q) => copy_value(&q.shape, &mut source, q.at, &p.shape, e, p.at),
+            None => empty_value(&p.shape, e, p.at),
+        }
+    }
+}
+
+/// The record that is converted.
+struct Source<'a> {
+    body: &'a [u8],
+    /// The large parts beside it; none of an object, whose trees of chunks stay as they are.
+    parts: Option<&'a Payload<'a>>,
+    /// Bytes that the elements of lists may still have.
+    left: usize,
+}
+
+impl<'a> Source<'a> {
+    fn of_object(body: &'a [u8]) -> Source<'a> {
+        Source { body, parts: None, left: usize::MAX }
+    }
+
+    /// The part of so many bytes that the word at `at` names.
+    fn part(payload: &Payload<'a>, body: &[u8], at: usize, bytes: usize) -> Option<&'a [u8]> {
+        payload.part(Oref::from_raw(le32(body, at))?).filter(|part| part.len() == bytes)
+    }
+
+    /// A large text or byte string.
+    fn copy_bytes(&self, at: usize, len: usize, e: &mut Encoder<'_>, to: usize) {
+        match self.parts {
+            None => copy_tree(self.body, at, len, e, to),
+            Some(payload) => match Source::part(payload, self.body, at, len) {
+                Some(part) => e.put_bytes(to, part),
+                None => e.fail(EncodeError::NoPart),
+            },
+        }
+    }
+
+    /// A large list. The elements of one that is not of references are numbers alone.
+    fn copy_list(&mut self, (a, b): (&Shape, &Shape), at: usize, len: usize, e: &mut Encoder<'_>, to: usize) {
+        let Some(payload) = self.parts else { return copy_tree(self.body, at, len, e, to) };
+        let part = Source::part(payload, self.body, at, len.saturating_mul(a.size()));
+        let Some(part) = part else { return e.fail(EncodeError::NoPart) };
+        let mut elements = Source { body: part, parts: None, left: self.left };
+        elements.copy_elements((a, b), 0, len, e, to);
+        self.left = elements.left;
+    }
+
+    /// The elements of a list that begin at `at`.
+    fn copy_elements(
+        &mut self,
+        (a, b): (&Shape, &Shape),
+        at: usize,
+        len: usize,
+        e: &mut Encoder<'_>,
+        to: usize,
+    ) {
+        let bytes = len.saturating_mul(b.size());
+        let Some(left) = self.left.checked_sub(bytes) else { return e.fail(EncodeError::TooLong) };
+        self.left = left;
+        if !e.spills(bytes) || !b.spills() {
+            let Some(block) = e.put_block(to, len, b.size(), b.align()) else { return };
+            for i in 0..len {
+                copy_value(a, self, at + i * a.size(), b, e, block + i * b.size());
+            }
+            return;
+        }
+        if let Shape::Ref(_) = b {
+            let words = self.body[at..][..4 * len].chunks_exact(4).map(|word| Oref::from_raw(le32(word, 0)));
+            return match words.collect::<Option<Vec<Oref>>>() {
+                Some(orefs) => e.put_spilled(to, len, |spill| spill.refs(&orefs)),
+                None => e.fail(EncodeError::NoPart),
+            };
+        }
+        let mut none = NoSpill;
+        let mut plain = Encoder::new(bytes, &mut none);
+        for i in 0..len {
+            copy_value(a, self, at + i * a.size(), b, &mut plain, i * b.size());
+        }
+        match plain.finish_bytes() {
+            Ok(body) => e.put_spilled(to, len, |spill| spill.bytes(&body)),
+            Err(wrong) => e.fail(wrong),
         }
     }
 }
@@ -37,7 +140,15 @@ fn empty_value(shape: &Shape, e: &mut Encoder<'_>, at: usize) {
     }
 }
 
-fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encoder<'_>, to: usize) {
+fn copy_value(
+    old: &Shape,
+    source: &mut Source<'_>,
+    from: usize,
+    new: &Shape,
+    e: &mut Encoder<'_>,
+    to: usize,
+) {
+    let body = source.body;
     match (old, new) {
         (Shape::Scalar(a), Shape::Scalar(b)) if a != b => copy_widened(*a, &body[from..], *b, e, to),
         (Shape::Scalar(_) | Shape::Array(..) | Shape::Ref(_) | Shape::Far(_), _) => {
@@ -46,22 +157,23 @@ fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encode
         (Shape::Text | Shape::Bytes, _) => match var(body, from) {
             Var::None => e.put_none(to),
             Var::Here { at, len } => e.put_bytes(to, &body[at..at + len]),
-            Var::Spilled { at, len } => copy_tree(body, at, len, e, to),
+            Var::Spilled { at, len } => source.copy_bytes(at, len, e, to),
         },
         (Shape::List(a), Shape::List(b)) => match var(body, from) {
             Var::None => e.put_none(to),
-            Var::Spilled { at, len } => copy_tree(body, at, len, e, to),
+            Var::Spilled { at, len } => source.copy_list((a, b), at, len, e, to),
+            Var::Here { at, len } if source.parts.is_some() => source.copy_elements((a, b), at, len, e, to),
             Var::Here { at, len } => {
                 let Some(block) = e.put_block(to, len, b.size(), b.align()) else { return };
                 for i in 0..len {
-                    copy_value(a, body, at + i * a.size(), b, e, block + i * b.size());
+                    copy_value(a, source, at + i * a.size(), b, e, block + i * b.size());
                 }
             }
         },
         (Shape::Record(a), Shape::Record(b)) => {
             for p in b.fields() {
                 match a.field(&p.name) {
-                    Some(q) => copy_value(&q.shape, body, from + q.at, &p.shape, e, to + p.at),
+                    Some(q) => copy_value(&q.shape, source, from + q.at, &p.shape, e, to + p.at),
                     None => empty_value(&p.shape, e, to + p.at),
                 }
             }
@@ -72,13 +184,13 @@ fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encode
                 return e.fail(EncodeError::NoVariant(format!("`{}` of `{}`", was.name, a.name()).into()));
             };
             e.set(to, &[tag]);
-            copy_value(&was.shape, body, from + was.at, &is.shape, e, to + is.at);
+            copy_value(&was.shape, source, from + was.at, &is.shape, e, to + is.at);
         }
-        (Shape::Option(a), Shape::Option(b)) if a.has_none() => copy_value(a, body, from, b, e, to),
+        (Shape::Option(a), Shape::Option(b)) if a.has_none() => copy_value(a, source, from, b, e, to),
         (Shape::Option(a), Shape::Option(b)) => {
             if body[from] == 1 {
                 e.set(to, &[1]);
-                copy_value(a, body, from + a.align(), b, e, to + b.align());
+                copy_value(a, source, from + a.align(), b, e, to + b.align());
             }
         }
         // Layout::accepts lets no other pair through.
@@ -87,7 +199,7 @@ fn copy_value(old: &Shape, body: &[u8], from: usize, new: &Shape, e: &mut Encode
 }
 
 fn copy_tree(body: &[u8], at: usize, len: usize, e: &mut Encoder<'_>, to: usize) {
-    if let Some(root) = Oref::from_raw(crate::cursor::le32(body, at)) {
+    if let Some(root) = Oref::from_raw(le32(body, at)) {
         e.put_tree(to, root, len as u32);
     }
 }

@@ -17,6 +17,7 @@ use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
 
 pub use convert::convert;
+pub(crate) use convert::convert_payload;
 pub use reference::{Any, MapValue, Ref, Target};
 
 /// Bytes of the header before every body.
@@ -171,6 +172,9 @@ pub enum EncodeError {
     /// A value of an enum of another version, of a variant that this one does not have.
     #[error("it has variant {0}, which this program does not know: build it with the newer enum")]
     NoVariant(Box<str>),
+    /// A large part of a message that is to be converted, which its sender must mend.
+    #[error("a large text, byte string or list is not as long as its record says")]
+    NoPart,
 }
 
 /// Bytes of a body that there is room for before more is made: a node of a map has as many at most.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use tercel_wire::layout::{Layout, Shape, padded};
 use tercel_wire::page::OBJECT_BYTES_MAX;
-use tercel_wire::record::{EncodeError, Encoder, NoSpill};
+use tercel_wire::record::{EncodeError, Encoder, NoSpill, convert};
 
 use super::{Field, Stored};
 use crate::error::{Bound, Error};
@@ -41,14 +41,47 @@ pub struct ValueReader<F> {
 
 impl<F: Field> Default for ValueReader<F> {
     fn default() -> Self {
-        let ty = F::FIELD_TYPE;
-        let fields = vec![(String::from("value"), Shape::of(&ty))];
-        let layout = (!ty.is_numbers()).then(|| Layout::new(String::from("value"), fields));
+        let layout = (!F::FIELD_TYPE.is_numbers()).then(layout_of::<F>);
         ValueReader { layout, value: PhantomData }
     }
 }
 
+/// The layout of the record that a value is the only field of.
+fn layout_of<F: Field>() -> Layout {
+    Layout::new("value".into(), vec![("value".into(), Shape::of(&F::FIELD_TYPE))])
+}
+
 impl<F: Field> ValueReader<F> {
+    /// The words on the layout of the values, for a reader of another version.
+    pub fn words(&self) -> Vec<u8> {
+        let mut words = Vec::new();
+        layout_of::<F>().encode(&mut words);
+        words
+    }
+
+    /// The value of bytes that a program of another version may have written; without words on their layout
+    /// they are of this one.
+    ///
+    /// # Errors
+    /// As [`ValueReader::read`]; `Schema` if that version cannot become this one.
+    pub fn read_version(&self, tx: &Tx<'_>, bytes: &[u8], words: &[u8]) -> Result<F, Error> {
+        if words.is_empty() || *words == self.words()[..] {
+            return self.read(tx, bytes);
+        }
+        let damaged = || Error::Corrupt("a value that was kept is not one of its type".into());
+        let from = Layout::decode(words).map_err(|_| damaged())?;
+        let mut body = bytes.to_vec();
+        body.resize(padded(bytes.len()), 0);
+        from.check(&body).map_err(|_| damaged())?;
+        let to = layout_of::<F>();
+        let other = |misfit| Error::Schema(format!("a value that was kept is of another version: {misfit}"));
+        to.fits(&from).map_err(other)?;
+        let mut whole = NoSpill;
+        let mut e = Encoder::new(to.size(), &mut whole).spill_above(OBJECT_BYTES_MAX);
+        convert(&from, &body, &to, &mut e, |_, _| false);
+        self.read(tx, &e.finish_bytes()?)
+    }
+
     /// The value of these bytes.
     ///
     /// # Errors
