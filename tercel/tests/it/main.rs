@@ -54,4 +54,5 @@ mod stored;
 mod streams;
 mod threads;
 mod udp;
+mod versions;
 mod watch;
