@@ -496,7 +496,7 @@ fn messages_have_the_bytes_of_version_4() {
         promised,
         "bound",
         FromServer::Bound,
-        Bound { interface: Some(2), methods: vec![1, 0], table: None }
+        Bound { interface: Some(2), methods: vec![1.into(), 0.into()], table: None }
     );
     message!(
         promised,
@@ -512,7 +512,14 @@ fn messages_have_the_bytes_of_version_4() {
         promised,
         "bound_service",
         FromServer::Bound,
-        Bound { interface: Some(2), methods: vec![1, 0], table }
+        Bound { interface: Some(2), methods: vec![1.into(), 0.into()], table }
+    );
+    let refused = Numbered { number: 0, refused: Some("why".into()) };
+    message!(
+        promised,
+        "bound_refused",
+        FromServer::Bound,
+        Bound { interface: Some(2), methods: vec![1.into(), refused], table }
     );
     let request = Request {
         slot: Some(3),
