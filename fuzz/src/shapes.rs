@@ -36,6 +36,27 @@ pub fn changed(u: &mut Unstructured<'_>, old: &Layout) -> Result<Layout> {
     Ok(Layout::new("C".into(), fields))
 }
 
+/// The same class later, with records inside that have changed, too.
+pub fn changed_deeply(u: &mut Unstructured<'_>, old: &Layout) -> Result<Layout> {
+    let mut fields = Vec::new();
+    for place in changed(u, old)?.fields() {
+        fields.push((place.name.clone(), later(u, &place.shape)?));
+    }
+    Ok(Layout::new("C".into(), fields))
+}
+
+/// A type later: the records in it changed, numbers made wider.
+fn later(u: &mut Unstructured<'_>, shape: &Shape) -> Result<Shape> {
+    Ok(match shape {
+        Shape::List(t) => Shape::List(Box::new(later(u, t)?)),
+        Shape::Option(t) => Shape::Option(Box::new(later(u, t)?)),
+        Shape::Record(layout) => Shape::Record(Box::new(changed_deeply(u, layout)?)),
+        Shape::Scalar(Scalar::U8 | Scalar::U16) => Shape::Scalar(*u.choose(&[Scalar::U16, Scalar::I64])?),
+        Shape::Scalar(Scalar::F32) => Shape::Scalar(Scalar::F64),
+        other => other.clone(),
+    })
+}
+
 /// The same enum with another variant behind.
 fn grown(u: &mut Unstructured<'_>, shape: &Shape) -> Result<Shape> {
     let Shape::Enum(old) = shape else { return Ok(shape.clone()) };

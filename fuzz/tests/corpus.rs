@@ -33,6 +33,25 @@ macro_rules! targets {
     )*};
 }
 targets!(
-    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, step, server,
-    script
+    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, step, versions,
+    server, script
 );
+
+/// Bytes of all lengths by a seed: more than the corpus has, and the same each time.
+#[test]
+fn versions_by_a_seed_are_converted_whole() {
+    let mut state = 46_u64;
+    for len in (0..2_000).map(|n| 1 + n * 7 % 400) {
+        let bytes: Vec<u8> = (0..len)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            })
+            .collect();
+        let told = Told(format!("{bytes:?}"));
+        tercel_fuzz::versions::run(&bytes);
+        std::mem::forget(told);
+    }
+}
