@@ -108,8 +108,9 @@ impl Client {
             Some(BoundTo::Known(Some(_))) | None => None,
         };
         if let Some(known) = &known {
-            // The next description may be another one, and a right may be given meanwhile.
-            if matches!(through, Through::Described(_)) || matches!(known, Err(Error::Denied(_))) {
+            // The next description may be another one, and a right or room may be given meanwhile.
+            let may_change = matches!(known, Err(Error::Denied(_) | Error::Full(_)));
+            if may_change || matches!(through, Through::Described(_)) {
                 self.peer.calls.bindings.remove(&key);
             }
             return Some(known.clone());
