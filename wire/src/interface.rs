@@ -246,9 +246,12 @@ impl Interface {
             () if own.has_output() != m.has_output() => return differs("gives another stream"),
             () => {}
         }
-        let lacks = |to: &Layout, from: &Layout| !to.fields().is_empty() && from.fields().is_empty();
+        // Of a result that is not there at all no empty one is made.
+        let lacks = |to: &Layout, from: &Layout| {
+            !to.fields().is_empty() && to.fields().iter().all(|p| from.field(&p.name).is_none())
+        };
         if lacks(&m.gives, &own.gives) {
-            return Err(format!("{} gives nothing at the server: start a newer one", of()));
+            return Err(format!("{} gives no such result at the server: start a newer one", of()));
         }
         if lacks(&own.fails, &m.fails) {
             return Err(format!("{} fails with an error at the server: build the caller anew", of()));
@@ -498,10 +501,9 @@ mod tests {
             text.starts_with("result `lines.cents`") && text.ends_with("build the caller anew"),
             "{text}"
         );
-        // Of a result that is not there at all no empty one is made.
         const GIVES_NOTHING: &[MethodSchema] = &[method("pay", NOTHING)];
         let text = refusal(&interface(GIVES_NOTHING), &interface(GIVES));
-        assert!(text.ends_with("gives nothing at the server: start a newer one"), "{text}");
+        assert!(text.ends_with("gives no such result at the server: start a newer one"), "{text}");
         assert_eq!(interface(GIVES).fit(&interface(GIVES_NOTHING)), [Fit::Converts(0)]);
     }
 }

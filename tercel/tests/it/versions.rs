@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tercel::access::{Principal, Role, grant};
 use tercel::rpc::{Input, Output};
 use tercel::{
     Address, Called, Client, ClientConfig, Context, Error, Failure, List, Obj, Object, Record, Server,
@@ -555,4 +556,42 @@ fn large_arguments_and_results_are_converted_whole() {
         let receipt = till.pay(old::Order { lines, ..order }).unwrap();
         assert_eq!((receipt.total, receipt.first.unwrap().name.0.len()), (190, 50_000));
     });
+}
+
+#[test]
+fn rights_are_judged_by_the_names_of_a_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = Address::Unix(dir.path().join("socket"));
+    let till = MyTill::default();
+    let builder = Server::builder(dir.path().join("space")).listen(socket.clone());
+    let builder = builder.service(new::Till::serve(till)).methods(<new::Purse as new::Account>::METHODS);
+    let _server = builder.start().unwrap();
+    let me = Principal::Uid(rustix::process::geteuid().as_raw());
+    let grants = ["read", "write", "define", "call Till.count", "call Account.read"];
+    for role in grants {
+        grant(&socket.clone().into(), None, &me, &role.parse::<Role>().unwrap()).unwrap();
+    }
+    for is_shared in [true, false] {
+        let shared_memory = crate::common::by_memory(is_shared);
+        let config = ClientConfig { shared_memory, ..ClientConfig::default() };
+        let client = Client::connect_with(socket.clone(), config).unwrap();
+        let till = client.service::<dyn old::Till>();
+        let purse = client.run(|tx| tx.create(&old::Purse { cents: 0 })).unwrap();
+        let handle = client.handle(purse).remote();
+        for _ in 0..5 {
+            till.count(1).unwrap();
+            handle.read(old::order(old::Kind::Cash)).unwrap();
+            let denied = till.pay(old::order(old::Kind::Card { number: 4 })).map_err(Error::from);
+            assert!(
+                matches!(&denied, Err(Error::Denied(why)) if why.contains("`call Till.pay`")),
+                "{denied:?}"
+            );
+            let line = old::Line { cents: 3, name: "cap".into() };
+            let denied = handle.add(1, line).map_err(Error::from);
+            assert!(
+                matches!(&denied, Err(Error::Denied(why)) if why.contains("`call Account.add`")),
+                "{denied:?}"
+            );
+        }
+    }
 }
