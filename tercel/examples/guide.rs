@@ -114,6 +114,14 @@ trait Desk {
     fn note(&self, line: &str);
 }
 
+/// The same service as a program knows it that was built later.
+#[service(name = "Desk")]
+trait DeskOfTomorrow {
+    #[read]
+    fn letters(&self, name: &str, spaces: bool) -> Result<u32, TooLong>;
+    fn visitors(&self) -> u64;
+}
+
 #[derive(Default)]
 struct FrontDesk {
     served: AtomicU64,
@@ -580,6 +588,13 @@ fn services(client: &Client, ann: Ref<PersonOfToday>) -> Result<(), Box<dyn std:
         Err(e) => println!("it was not executed: {e}"),
     }
     desk.note("thank you")?;
+
+    let tomorrow = client.service::<dyn DeskOfTomorrow>();
+    println!("{} letters", tomorrow.letters("Annie", false)?);
+    match tomorrow.visitors() {
+        Err(Failure::Space(Error::Schema(why))) => println!("the server is older: {why}"),
+        other => println!("{} visitors", other?),
+    }
     Ok(())
 }
 

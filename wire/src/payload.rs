@@ -22,7 +22,7 @@ use crate::id::{Oref, PageId, Stamp};
 use crate::layout::{Layout, Shape, Var, padded, var};
 pub use crate::lent::PartSink;
 use crate::lent::{Lending, LentBytes, SharedBody};
-use crate::record::{EncodeError, Encoder, Spill, convert_payload, encode_behind};
+use crate::record::{EncodeError, Encoder, Spill, convert_parts, encode_behind};
 use crate::schema::Schema;
 
 const HEAD_BYTES: usize = 8;
@@ -402,7 +402,12 @@ impl<'a> Payload<'a> {
         bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        let put = |e: &mut Encoder<'_>| convert_payload(from, self, to, e, bytes_max);
+        let part = |word| self.part(word);
+        let put = |e: &mut Encoder<'_>| {
+            // The caller reads the references in the states in which they were read, wherever they stand.
+            self.stamps().for_each(|(oref, stamp)| e.named(oref, stamp));
+            convert_parts(from, (self.record, &part), to, e, bytes_max);
+        };
         match to.has_numbers_alone() {
             true => encode_numbers(to.size(), put, out),
             false => encode_parts(to.size(), put, out),
@@ -410,7 +415,7 @@ impl<'a> Payload<'a> {
     }
 
     /// The references that have a stamp beside, with it.
-    pub(crate) fn stamps(&self) -> impl Iterator<Item = (Oref, Stamp)> + 'a {
+    fn stamps(&self) -> impl Iterator<Item = (Oref, Stamp)> + 'a {
         let rows = self.stamps.chunks_exact(STAMP_BYTES);
         rows.filter_map(|row| Some((Oref::from_raw(le32(row, 0))?, Stamp(le64(row, 4)))))
     }

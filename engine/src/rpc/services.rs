@@ -14,7 +14,7 @@ use tercel_wire::payload::{InPlace, Payload};
 use tercel_wire::said;
 
 use super::streams::Directions;
-use super::versions::Version;
+use super::versions::{RunProcedure, Version};
 use super::{CallKey, Context, Ended, Given, ItemPort, ReplyBody};
 use crate::error::Error;
 use crate::limits;
@@ -31,16 +31,12 @@ pub trait ServiceInterface {
     const LENT: &'static [bool] = &[];
 }
 
-/// Runs a procedure, by its number: gives how it ended, with what it gave appended.
-pub(super) type Run =
-    dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error> + Send + Sync;
-
 /// A service with what implements it, for a server to offer. `#[service]` makes it of an implementation:
 /// `Clock::serve(MyClock)`. Cheap to clone; clones are one implementation.
 #[derive(Clone)]
 pub struct Service {
     schema: &'static InterfaceSchema,
-    run: Arc<Run>,
+    run: Arc<RunProcedure>,
     /// Which procedures take bytes that are lent, by their numbers.
     lent: Arc<[bool]>,
     keeps_replies: bool,
@@ -180,7 +176,7 @@ pub enum Taking<'a> {
 pub struct Procedure<'a> {
     of: &'a Method,
     number: u16,
-    run: &'a Run,
+    run: &'a RunProcedure,
     keeps_reply: bool,
 }
 

@@ -11,10 +11,13 @@ use tercel_wire::interface::{Fit, Interface, Method};
 use tercel_wire::layout::Layout;
 use tercel_wire::payload::Payload;
 
-use super::services::Run;
 use super::{Context, Ended, Given, ItemPort, ReplyBody};
 use crate::error::Error;
 use crate::limits;
+
+/// Runs a procedure, by its number: gives how it ended, with what it gave appended.
+pub(super) type RunProcedure =
+    dyn Fn(&Context<'_>, usize, &Given<'_>, &mut ReplyBody<'_>) -> Result<Ended, Error> + Send + Sync;
 
 /// A version of an interface.
 #[derive(Debug, Clone)]
@@ -70,7 +73,7 @@ impl Version {
     }
 
     /// The function that runs the procedures of the version, by one that runs those of the service.
-    pub(super) fn serve(self, stands: &Interface, run: Arc<Run>) -> Arc<Run> {
+    pub(super) fn serve(self, stands: &Interface, run: Arc<RunProcedure>) -> Arc<RunProcedure> {
         let callers = stands.methods.clone();
         Arc::new(move |cx, method, given, out| match self.fit(method) {
             Some(Fit::Same(number)) => run(cx, usize::from(*number), given, out),

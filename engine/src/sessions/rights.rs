@@ -242,7 +242,7 @@ impl Sessions {
             Some(_) => cx.work.may_call(asked, interface, method),
             None => {
                 let of = (&cx.work.replica, &cx.work.config);
-                let named = || called(of.1.services.interfaces().nth(interface.into()), method);
+                let named = || called(of.1.services.with_versions().nth(interface.into()), method);
                 cx.work.seats.check(asked.conn, of, |rights| rights.calls_service(interface, method), named)
             }
         };

@@ -67,14 +67,17 @@ impl Through<'_> {
     /// The key among all interfaces that a program may bind on one connection.
     pub fn key(&self) -> ThroughKey {
         match self {
-            Through::Own(schema, class) => (schema.name.into(), (*class).into(), false),
-            Through::Described(of) => (of.name.clone().into(), of.class.clone().into(), true),
+            Through::Own(schema, class) => {
+                (schema.name.into(), (*class).into(), std::ptr::from_ref(*schema).addr())
+            }
+            Through::Described(of) => (of.name.clone().into(), of.class.clone().into(), 0),
         }
     }
 }
 
-/// The names of interface and class, and whether it was described.
-pub type ThroughKey = (Cow<'static, str>, Cow<'static, str>, bool);
+/// The names of interface and class, and where the interface stands in this program, which may have two
+/// versions of it; 0 for one that was described.
+pub type ThroughKey = (Cow<'static, str>, Cow<'static, str>, usize);
 
 /// An interface as it was bound on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use super::{EncodeError, Encoder, NoSpill};
 use crate::cursor::le32;
 use crate::id::Oref;
 use crate::layout::{FieldLayout, Layout, Shape, Var, var};
-use crate::payload::Payload;
 use crate::schema::Scalar;
 
 /// Writes field by field what `from` says into a record of class `to`: equal fields are copied, widened ones
@@ -29,21 +28,20 @@ pub fn convert(
     }
 }
 
-/// [`convert`] for a payload, whose large parts are converted with it. `to` [fits](Layout::fits) `from`. Fails
-/// with `TooLong` where lists would have more than `bytes_max`, and with `NoPart` where a part is not as long
-/// as the record says.
-pub(crate) fn convert_payload(
+/// The large parts beside a record, by the words that name them.
+pub(crate) type Parts<'a> = &'a dyn Fn(Oref) -> Option<&'a [u8]>;
+
+/// [`convert`] for the record of a payload, whose large parts are converted with it. `to`
+/// [fits](Layout::fits) `from`. Fails with `TooLong` where lists would have more than `bytes_max`, and with
+/// `NoPart` where a part is not as long as the record says.
+pub(crate) fn convert_parts<'a>(
     from: &Layout,
-    payload: &Payload<'_>,
+    (body, parts): (&'a [u8], Parts<'a>),
     to: &Layout,
     e: &mut Encoder<'_>,
     bytes_max: usize,
 ) {
-    // The caller reads the references in the states in which they were read, wherever they stand.
-    for (oref, stamp) in payload.stamps() {
-        e.spill.named(oref, stamp);
-    }
-    let mut source = Source { body: payload.record(), parts: Some(payload), left: bytes_max };
+    let mut source = Source { body, parts: Some(parts), left: bytes_max };
     for p in to.fields() {
         match from.field(&p.name) {
             Some(q) => copy_value(&q.shape, &mut source, q.at, &p.shape, e, p.at),
@@ -56,7 +54,7 @@ pub(crate) fn convert_payload(
 struct Source<'a> {
     body: &'a [u8],
     /// The large parts beside it; none of an object, whose trees of chunks stay as they are.
-    parts: Option<&'a Payload<'a>>,
+    parts: Option<Parts<'a>>,
     /// Bytes that the elements of lists may still have.
     left: usize,
 }
@@ -67,15 +65,15 @@ impl<'a> Source<'a> {
     }
 
     /// The part of so many bytes that the word at `at` names.
-    fn part(payload: &Payload<'a>, body: &[u8], at: usize, bytes: usize) -> Option<&'a [u8]> {
-        payload.part(Oref::from_raw(le32(body, at))?).filter(|part| part.len() == bytes)
+    fn part(&self, parts: Parts<'a>, at: usize, bytes: usize) -> Option<&'a [u8]> {
+        parts(Oref::from_raw(le32(self.body, at))?).filter(|part| part.len() == bytes)
     }
 
     /// A large text or byte string.
     fn copy_bytes(&self, at: usize, len: usize, e: &mut Encoder<'_>, to: usize) {
         match self.parts {
             None => copy_tree(self.body, at, len, e, to),
-            Some(payload) => match Source::part(payload, self.body, at, len) {
+            Some(parts) => match self.part(parts, at, len) {
                 Some(part) => e.put_bytes(to, part),
                 None => e.fail(EncodeError::NoPart),
             },
@@ -84,8 +82,8 @@ impl<'a> Source<'a> {
 
     /// A large list. The elements of one that is not of references are numbers alone.
     fn copy_list(&mut self, (a, b): (&Shape, &Shape), at: usize, len: usize, e: &mut Encoder<'_>, to: usize) {
-        let Some(payload) = self.parts else { return copy_tree(self.body, at, len, e, to) };
-        let part = Source::part(payload, self.body, at, len.saturating_mul(a.size()));
+        let Some(parts) = self.parts else { return copy_tree(self.body, at, len, e, to) };
+        let part = self.part(parts, at, len.saturating_mul(a.size()));
         let Some(part) = part else { return e.fail(EncodeError::NoPart) };
         let mut elements = Source { body: part, parts: None, left: self.left };
         elements.copy_elements((a, b), 0, len, e, to);

@@ -17,7 +17,7 @@ use crate::page::OBJECT_BYTES_MAX;
 use crate::schema::{Scalar, Schema, Type};
 
 pub use convert::convert;
-pub(crate) use convert::convert_payload;
+pub(crate) use convert::convert_parts;
 pub use reference::{Any, MapValue, Ref, Target};
 
 /// Bytes of the header before every body.
@@ -234,6 +234,11 @@ impl<'a> Encoder<'a> {
     /// Overwrites bytes of the fixed part or of an element.
     pub fn set(&mut self, at: usize, bytes: &[u8]) {
         self.body[self.base + at..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Passes on a reference that was read at `stamp`, and that the record has.
+    pub(crate) fn named(&mut self, oref: Oref, stamp: Stamp) {
+        self.spill.named(oref, stamp);
     }
 
     /// Makes what is encoded fail; the first error counts.
