@@ -117,8 +117,8 @@ pub struct Soak {
     /// processes of all tiers are killed and stopped by turns
     #[arg(long, conflicts_with_all = ["replicas", "replace", "hosts", "slow_disks", "stranger", "fill", "mob", "history"])]
     pub tiers: bool,
-    /// Have this command pay as well, and go on until it ends: it finds the gateways, an address a line, in the
-    /// file that is named behind it, and prints the number of each payment, as contrib/pay.py does
+    /// Have this command pay as well, and go on until it ends: it finds the gateways, an address a line, in
+    /// the file that is named behind it, and prints the number of each payment, as contrib/pay.py does
     #[arg(long, value_name = "COMMAND", requires = "tiers")]
     pub payer: Option<String>,
     /// Have each sync of a member's disk take 20 to 200 ms longer by turns, too. It takes strace, and the

@@ -17,7 +17,7 @@
 //! | [`keys`] | keys of maps are read as they were written or refused, and in order |
 //! | [`packages`] | any text is read or refused, however it arrives |
 //! | [`step`] | any text is read or refused, however it arrives; what was read is written and read again |
-//! | [`versions`] | descriptions of other builds are compared or refused; what is converted for them is whole and says the same |
+//! | [`versions`] | descriptions of other builds: what is converted for them is whole and says the same |
 //! | [`server`] | a server survives whatever is said to it |
 //! | [`script`] | whatever clients do and whatever befalls them, transactions are serializable and durable |
 

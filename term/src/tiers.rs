@@ -326,8 +326,8 @@ impl Payments {
         Ok(())
     }
 
-    /// Has a program of the user's pay, too, and waits for its end: the shell runs `command` with the name of a
-    /// file behind it that names a gateway a line, and each line that it prints is the number of a payment.
+    /// Has a program of the user's pay, too, and waits for its end: the shell runs `command` with the name of
+    /// a file behind it that names a gateway a line, and each line that it prints is the number of a payment.
     ///
     /// # Errors
     /// If it cannot be run, prints something else, or ends with an error.

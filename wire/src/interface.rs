@@ -219,9 +219,9 @@ impl Interface {
         Ok(Interface { name, class: class.into(), methods: methods.collect::<Result<_, _>>()? })
     }
 
-    /// How a server that has this interface runs each method of a caller's. Both may have been built at
-    /// different times: a method is found by its name, and what it takes and gives may differ as versions of a
-    /// class do ([`Layout::fits`]).
+    /// Finds for each method of a caller's interface the way in which a server with this interface runs it.
+    /// Both may have been built at different times: a method is found by its name, and what it takes and
+    /// gives may differ as versions of a class do ([`Layout::fits`]).
     pub fn fit(&self, caller: &Interface) -> Vec<Fit> {
         caller.methods.iter().map(|m| self.fit_method(m).unwrap_or_else(Fit::Refused)).collect()
     }
@@ -283,7 +283,7 @@ impl Interface {
     }
 }
 
-/// How a server runs a method of a caller that was built at another time.
+/// The way in which a server runs a method of a caller that was built at another time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fit {
     /// By its number there: what it takes and gives is the same at both ends.

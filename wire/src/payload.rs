@@ -393,8 +393,8 @@ impl<'a> Payload<'a> {
     /// have at most `bytes_max` bytes together.
     ///
     /// # Errors
-    /// `NoVariant` if `to` does not have a variant that a value is of, and if the result is too large. Nothing
-    /// is appended then.
+    /// `NoVariant` if `to` does not have a variant that a value is of, and if the result is too large.
+    /// Nothing is appended then.
     pub fn convert(
         &self,
         from: &Layout,

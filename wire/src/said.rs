@@ -1,5 +1,5 @@
-//! What a payload says, apart from its layout: bytes that are equal for equal arguments, whichever version of
-//! the method they were encoded for.
+//! The sense of a payload, apart from its layout: bytes that are equal for equal arguments, whichever
+//! version of the method they were encoded for.
 //!
 //! A request that is repeated under its key is recognised by them. Fields stand under their names, in the
 //! order of these, and a field that is 0, empty, none or the first variant is left out, as if it had been
@@ -35,7 +35,7 @@ struct Said<'s, 'a> {
     out: &'s mut Vec<u8>,
 }
 
-/// Whether there is anything in a value that a missing field does not say.
+/// Set if there is anything in a value that a missing field does not say.
 type Says = Result<bool, DecodeError>;
 
 impl<'a> Said<'_, 'a> {

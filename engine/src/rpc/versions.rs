@@ -24,7 +24,7 @@ pub(super) type RunProcedure =
 pub(crate) struct Version {
     /// The interface as this server has it.
     own: Arc<Interface>,
-    /// How each method of the version is run.
+    /// The way in which each method of the version is run.
     fits: Arc<[Fit]>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Converting<'a> {
 }
 
 impl Converting<'_> {
-    /// What the method takes here.
+    /// Makes of a caller's arguments those that the method takes here.
     ///
     /// # Errors
     /// `Schema` if it has a variant that is not known here; `Full` if it is too large.

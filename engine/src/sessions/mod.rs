@@ -19,7 +19,7 @@
 //! | [`calls`] | calls of methods that wait to be run here |
 //! | [`call_queue`] | which of them is run next, and how many may wait |
 //! | [`services`] | calls of services: what is kept of them, and where they run |
-//! | `versions` | interfaces of callers that were built at another time, and which connections have bound them |
+//! | `versions` | interfaces of callers of other builds, and the connections that have bound them |
 //! | [`items`] | streams of such calls |
 //! | [`inside`] | the session of the transactions inside of this server |
 //! | [`upstream`] | connections to the leader, for clients that read at a member which follows |

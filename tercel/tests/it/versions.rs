@@ -559,7 +559,7 @@ fn large_arguments_and_results_are_converted_whole() {
 }
 
 #[test]
-fn rights_are_judged_by_the_names_of_a_version() {
+fn rights_are_judged_by_names_of_versions() {
     let dir = tempfile::tempdir().unwrap();
     let socket = Address::Unix(dir.path().join("socket"));
     let till = MyTill::default();

@@ -1,5 +1,5 @@
-//! Whether what a method takes or gives at one end of a connection can become what it is at the other end,
-//! which was built at another time.
+//! The question whether what a method takes or gives at one end of a connection can become what it is at
+//! the other end, which was built at another time.
 //!
 //! The rules are those by which a program reads objects of another version of its class
 //! ([`Layout::reads`]). A record inside of another evolves by them, too: no stored object has to hold its
@@ -38,9 +38,9 @@ impl Misfit {
 }
 
 impl Layout {
-    /// Checks that every record of `from` can become one of this layout, but for values of variants that this
-    /// layout does not have. Fields may be added, dropped, reordered and widened, enums may have more variants
-    /// behind those of the other, and records inside may differ by the same rules.
+    /// Checks that every record of `from` can become one of this layout, but for values of variants that
+    /// this layout does not have. Fields may be added, dropped, reordered and widened, enums may have more
+    /// variants behind those of the other, and records inside may differ by the same rules.
     ///
     /// # Errors
     /// The first part that cannot.

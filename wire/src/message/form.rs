@@ -128,8 +128,8 @@ forms! {
 pub struct Numbered {
     /// The number: below 32,768.
     pub number: u16,
-    /// Why the method cannot be called, if the server could not answer a call of it. It answers calls of other
-    /// methods that cannot be called with the reason.
+    /// The reason why the method cannot be called, where a call has no answer that could carry it. Calls of
+    /// other methods that cannot be called are answered with their reasons.
     pub refused: Option<String>,
 }
 
