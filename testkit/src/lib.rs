@@ -29,6 +29,7 @@ pub mod node;
 pub mod nowhere;
 pub mod port;
 pub mod process;
+pub mod requests;
 pub mod stranger;
 pub mod taken;
 pub mod things;

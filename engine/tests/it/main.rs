@@ -16,6 +16,7 @@ mod bounds;
 mod calls;
 mod classes;
 mod collect;
+mod copies;
 mod decoders;
 mod enums;
 mod errors;

@@ -1,19 +1,20 @@
 //! Rights by hand: every kind of message by every role, and whose word counts.
 
 use crate::calls::{C, Counts};
-use crate::world::hand::{Hand, Said, Work, closed, layout, object, recovery, refused};
+use crate::world::hand::{Hand, Said, Work, closed, object, recovery, refused};
+use crate::world::requests::{ROLES, Requests, denial};
 use tercel_derive::service;
 use tercel_engine::rpc::{Called, Context, Offers, ReplyBody, ServiceInterface, Services};
 use tercel_engine::server::{Conn, Effects, Express, Input, Local, LocalConfig, Recovery, ServerConfig, Who};
 use tercel_wire::access::Principal;
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{ClassId, ClientId, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, ViewId};
 use tercel_wire::interface::Interface;
 use tercel_wire::layout::{Layout, Shape};
 use tercel_wire::message::*;
 use tercel_wire::record::Text;
 use tercel_wire::schema::Scalar;
-use tercel_wire::vector::{Seen, Vector};
+use tercel_wire::vector::Vector;
 
 /// A connection of the server's own process, which may do everything.
 const OWN: Conn = Conn(1);
@@ -26,7 +27,7 @@ pub trait Asked {
     fn who(&self) -> Text;
 }
 
-struct Here;
+pub struct Here;
 
 impl Asked for Here {
     fn who(&self, cx: &Context<'_>) -> Called<Text> {
@@ -124,128 +125,38 @@ fn granted(who: &str, role: &str) -> Option<Right> {
     Some(Right { who: who.parse().unwrap(), role: role.parse().unwrap() })
 }
 
-const ROLES: [&str; 9] =
-    ["read", "write", "define", "call Asked", "call Counts", "backup", "operate", "grant", "speak-for"];
-const CALLS: &[&str] = &["call Asked", "call Counts"];
-const ALL: &[&str] = &ROLES;
-
-/// A message of each kind, as client 6 sends it, and the roles that each alone let it pass.
-fn messages(s: &Space) -> Vec<(Kind, Vec<u8>, &'static [&'static str])> {
-    let mut all = Vec::new();
-    let mut add = |message: FromClient<'_>, roles| {
-        let mut body = Vec::new();
-        message.encode(&mut body);
-        all.push((message.kind(), body, roles));
-    };
-    let op = op(6, 1);
-    let (writes, mut reads) = (s.effects(false, 2), Vec::new());
-    Work { base: s.h.server.visible(), reads: vec![s.oref()], writes: vec![] }.encode(&mut reads);
-    let changes: &[&str] = &["read", "write"];
-    let classes: &[&str] = &["read", "write", "define"];
-    add(FromClient::Hello(Hello::new(ClientId(6))), ALL);
-    add(FromClient::Fetch(Fetch { page: s.page, fetch: 1, since: None }), &["read"]);
-    add(FromClient::Commit(Commit { op, parts: 0, bytes: &writes }), &["write"]);
-    add(FromClient::Commit(Commit { op, parts: 0, bytes: &reads }), changes);
-    add(FromClient::Part(Part { op, index: 0, bytes: &writes }), changes);
-    add(FromClient::Resolve(Resolve { op }), ALL);
-    add(FromClient::Ack(Nothing), ALL);
-    add(FromClient::Unsubscribe(Unsubscribe { pages: vec![(s.page, 1)] }), ALL);
-    add(FromClient::Lease(Lease { seq: 1, pages: 1, done: vec![] }), &["write"]);
-    add(FromClient::Define(layout("C")), classes);
-    add(FromClient::Define(layout("D")), &["define"]);
-    add(FromClient::Catalogue(Nothing), classes);
-    add(FromClient::Ping(Ping { of: None }), ALL);
-    add(FromClient::Stat(Nothing), &["operate"]);
-    add(FromClient::Bye(Nothing), ALL);
-    add(FromClient::Backup(Nothing), &["backup"]);
-    add(FromClient::BackupNext(Nothing), &["backup"]);
-    add(FromClient::FollowLog(FollowLog { after: 0 }), &["backup"]);
-    add(FromClient::LogNext(Nothing), &["backup"]);
-    add(FromClient::Collect(Collect { is_dry: true }), &["operate"]);
-    let service = Interface::of_service(<dyn Asked as ServiceInterface>::SCHEMA);
-    let of_objects = Offers::default().with(C::METHODS).interfaces().next().unwrap().clone();
-    add(FromClient::Bind(Bind { interface: service }), &["call Asked"]);
-    add(FromClient::Bind(Bind { interface: of_objects }), &["read", "call Asked", "call Counts"]);
-    add(FromClient::Interfaces(Nothing), ALL);
-    let call = |slot, object| Request {
-        slot,
-        seq: 1,
-        again: false,
-        interface: 0,
-        method: 0,
-        object,
-        key: &[],
-        payload: &[],
-    };
-    let target = Some((s.oref(), s.h.server.visible()));
-    add(FromClient::Request(call(Some(0), None)), &["call Asked"]);
-    add(FromClient::Request(call(Some(0), target)), &["call Counts"]);
-    add(FromClient::Request(call(None, target)), &["call Counts"]);
-    add(FromClient::Cancel(Cancel { slot: 0, seq: 1 }), CALLS);
-    add(FromClient::InputItem(Item { slot: 0, seq: 1, ordinal: 1, payload: &[] }), CALLS);
-    add(FromClient::InputEnd(InputEnd { slot: 0, seq: 1, items: 1 }), CALLS);
-    add(FromClient::OutputCredit(Credit { slot: 0, seq: 1, bytes: 1 }), CALLS);
-    add(FromClient::AskHealth(Nothing), ALL);
-    let member = MemberId(9);
-    let join = Join { group: 1, space: SpaceId(1), member, start: 1, version: 1, opening: None };
-    add(FromClient::Join(join), ALL);
-    add(FromClient::Prove(Prove { proof: [0; 32] }), ALL);
-    add(FromClient::Packet(Packet { bytes: &[] }), ALL);
-    let regroup = |step| Regroup { step, member, address: String::new() };
-    add(FromClient::Regroup(regroup(Regrouping::Look)), ALL);
-    add(FromClient::Regroup(regroup(Regrouping::Remove)), &["operate"]);
-    add(FromClient::Datagrams(Datagrams { connection: 1 }), CALLS);
-    let mut on = Vector::default();
-    on.add(SpaceId(9), Seen::at(ViewId::new(1, 1), Stamp(1)));
-    add(FromClient::Depend(Depend { on }), &["write", "call Asked", "call Counts"]);
-    add(FromClient::Depend(Depend { on: Vector::forgetting(SpaceId(9)) }), &["operate"]);
-    add(FromClient::Transfer(Transfer { group: 1, member }), &[]);
-    let coordinator = SpaceId(9);
-    let part = |bytes| Prepare { op, of: op, coordinator, seen: Vector::default(), bytes };
-    add(FromClient::Prepare(part(&writes)), &["write"]);
-    add(FromClient::Prepare(part(&reads)), changes);
-    let parts = vec![Prepared { space: coordinator, view: op.view, at: Stamp(1), writes: true }];
-    let decide = |bytes| Decide { op, parts: parts.clone(), seen: Vector::default(), bytes };
-    add(FromClient::Decide(decide(&writes)), &["write"]);
-    add(FromClient::Decide(decide(&reads)), changes);
-    add(FromClient::Settle(Settle { of: op, coordinator, prepared: Stamp(1), seen: None, view: None }), ALL);
-    add(FromClient::Inquire(Inquire { of: op }), ALL);
-    add(FromClient::AwaitSettled(AwaitSettled { upto: Stamp(1), of: None }), ALL);
-    let access = |step, right| FromClient::Access(Access { step, right });
-    add(access(Accessing::Whoami, None), ALL);
-    add(access(Accessing::List, None), &["operate", "grant"]);
-    add(access(Accessing::Grant, granted("client:z", "read")), &["grant"]);
-    add(access(Accessing::Revoke, granted("client:x", "read")), &["grant"]);
-    // It is said before a greeting: the session ends for that.
-    add(FromClient::OnBehalf(OnBehalf { who: Principal::Uid(0) }), ALL);
-    all
+/// Asks as client 6: with a message of each kind.
+fn requests(s: &Space) -> Requests {
+    Requests {
+        client: ClientId(6),
+        view: ViewId::new(1, 7),
+        visible: s.h.server.visible(),
+        class: s.class,
+        page: s.page,
+        service: Interface::of_service(<dyn Asked as ServiceInterface>::SCHEMA),
+        of_objects: Offers::default().with(C::METHODS).interfaces().next().unwrap().clone(),
+        revoked: granted("client:x", "read").unwrap(),
+    }
 }
 
 #[test]
 fn every_kind_of_message_needs_its_role() {
-    let kinds: Vec<Kind> = messages(&Space::new()).iter().map(|(kind, ..)| *kind).collect();
-    assert!(FromClient::KINDS.iter().all(|kind| kinds.contains(kind)), "a kind is not tried");
+    let kinds = requests(&Space::new()).all().len();
     for role in ROLES {
-        for i in 0..kinds.len() {
+        for i in 0..kinds {
             let mut s = Space::new();
             s.grant("client:x", role);
             let said = s.connect(X, client("x"), 6);
             assert!(said.iter().any(|(_, kind, ..)| *kind == Kind::Welcome), "{role}: {said:?}");
-            let (kind, body, roles) = messages(&s).swap_remove(i);
+            let asked = requests(&s).all().swap_remove(i);
             let before = (s.h.log.len(), s.h.server.digest());
-            let said = s.h.send(X, kind, |out| out.extend(&body));
-            let denial = denied(&said).filter(|text| {
-                text.contains("client:x lacks the role") || text.contains("only operators and members")
-            });
-            assert_eq!(denial.is_none(), roles.contains(&role), "{role} {kind:?} {i}: {said:?}");
-            let Some(text) = denial else { continue };
-            assert_eq!((s.h.log.len(), s.h.server.digest()), before, "{role} {kind:?}: something changed");
-            if let Some(needed) = roles.first() {
-                let is_named = roles.iter().any(|needed| text.contains(needed.split(' ').next().unwrap()));
-                // Whoever knows a class may look it up.
-                let is_looked_up = kind == Kind::Define && text.contains("`read`");
-                assert!(is_named || is_looked_up, "{role} {kind:?} needs {needed}: {text}");
-                assert!(text.contains("`tercel access grant client:x"), "{text}");
+            let said = s.h.send(X, asked.kind, |out| out.extend(&asked.body));
+            let denial = said.iter().find_map(|(_, kind, _, body)| denial(*kind, body));
+            assert_eq!(denial.is_none(), asked.is_for(role, false), "{role} {:?} {i}: {said:?}", asked.kind);
+            if let Some(text) = denial {
+                asked.check_words("client:x", &text);
+                let after = (s.h.log.len(), s.h.server.digest());
+                assert_eq!(after, before, "{role} {:?}: something changed", asked.kind);
             }
         }
     }
