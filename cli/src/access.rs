@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tercel::access::{Principal, Rights, Role, grant, list, revoke, whoami};
+use tercel::access::{Principal, Rights, Role, Unheard, grant, list, revoke, whoami};
 use tercel::{Address, Addresses, Error};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{say, tell};
@@ -30,12 +30,25 @@ fn change(args: &args::OneRight, words: &str, ask: Ask) -> Outcome {
     let mut rights = None;
     for role in roles(args)? {
         rights = Some(ask(&servers(&args.of), args.of.secret.as_deref(), &args.who, &role).map_err(refused)?);
-        tell!("{} {words} the role `{role}`", args.who);
+        if !args.of.json {
+            tell!("{} {words} the role `{role}`", args.who);
+        }
     }
-    if let Some(rights) = rights.filter(|_| args.of.json) {
+    let Some(rights) = rights else { return Ok(ExitCode::SUCCESS) };
+    if args.of.json {
         say!("{}", as_json(&rights));
     }
-    Ok(ExitCode::SUCCESS)
+    if rights.unheard.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(not_heard(&rights.unheard)) }
+}
+
+/// The failure of a revocation that counts, and that some members have not said that they have applied.
+fn not_heard(unheard: &[Unheard]) -> Failure {
+    let one = |it: &Unheard| format!("member {} at {} ({})", it.member, it.address, it.why);
+    let all: Vec<String> = unheard.iter().map(one).collect();
+    let what = format!("the leader judges by this, and not heard to do so was {}", all.join(", "));
+    let next = "run the command again; a member that does not answer even then is to be stopped: it serves no page once \
+         it has not heard its leader for two keepalives";
+    Failure::new(what).next(next).code(NOT_NOW)
 }
 
 fn asked_who(of: &args::OfAccess) -> Outcome {
@@ -97,7 +110,14 @@ fn shown(of: &args::OfAccess, rights: &Rights) {
 
 fn as_json(rights: &Rights) -> Value {
     let one = |(who, role): &(Principal, Role)| json!({"who": text(who), "role": role.to_string()});
-    json!({"judged": rights.is_judged, "rights": rights.all.iter().map(one).collect::<Vec<_>>()})
+    let mut json =
+        json!({"judged": rights.is_judged, "rights": rights.all.iter().map(one).collect::<Vec<_>>()});
+    if !rights.unheard.is_empty() {
+        let one =
+            |it: &Unheard| json!({"member": it.member.to_string(), "address": it.address, "why": it.why});
+        json["unheard"] = rights.unheard.iter().map(one).collect();
+    }
+    json
 }
 
 fn text(who: &Principal) -> String {

@@ -37,7 +37,7 @@ pub(crate) fn ask<R>(
     prover: Option<&Prover>,
     request: &FromClient<'_>,
     within: Duration,
-    read: impl FnOnce(FromServer<'_>) -> Option<R>,
+    read: impl FnOnce(&Header, FromServer<'_>) -> Option<R>,
 ) -> Result<R, Unanswered> {
     let end = Instant::now() + within;
     let away = |why: io::Error| Unanswered::Away(format!("{at} does not answer: {why}"));
@@ -60,7 +60,7 @@ pub(crate) fn ask<R>(
         if let Some((header, body)) = deframer.next_frame().map_err(|_| strange())? {
             return match FromServer::decode(header.kind, body) {
                 Ok(FromServer::Refused(refused)) => Err(Unanswered::Refused(refused)),
-                Ok(answer) if header.call == CALL => read(answer).ok_or_else(strange),
+                Ok(answer) if header.call == CALL => read(&header, answer).ok_or_else(strange),
                 _ => Err(strange()),
             };
         }
@@ -85,7 +85,7 @@ pub(crate) fn ask_leader<R>(
     prover: Option<&Prover>,
     request: &FromClient<'_>,
     within: Duration,
-    read: impl Fn(FromServer<'_>) -> Option<R>,
+    read: impl Fn(&Header, FromServer<'_>) -> Option<R>,
 ) -> Result<R, Error> {
     let end = Instant::now() + within;
     let mut known = Servers::new(servers.iter().map(Address::to_string).collect(), CALL);

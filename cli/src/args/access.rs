@@ -64,7 +64,10 @@ Before the first grant everyone may do everything. Afterwards only what is grant
 is revoked. The superuser and the server's own user on its host, and those who have the group's secret, always have \
 `grant` and `operate`.
 
-Exit codes of `test`: 0 it has the role, 1 it has not.")]
+`revoke` waits until every member of the group judges by it, for four seconds at most.
+
+Exit codes of `test`: 0 it has the role, 1 it has not. Of `revoke`: 75 the role is revoked, and the members that are named \
+may not have applied that: run it again.")]
 pub struct OneRight {
     /// The principal
     #[arg(value_name = "WHO")]

@@ -1,8 +1,18 @@
 //! `tercel access` and the audit, by processes as an operator runs them.
 
-use serde_json::Value;
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::common::{Serving, err, free, out, tercel};
+use serde_json::Value;
+use tercel::access::{Principal, Role, grant};
+use tercel::tools::wire::frame::Kind;
+use tercel::tools::wire::id::{ClientId, PageId};
+use tercel::tools::wire::message::{Fetch, Hello, Refused, Via};
+use tercel_testkit::stranger::Stranger;
+
+use crate::common::{Serving, err, free, group_status, in_one_line, out, tercel, until};
+use crate::group::three;
 
 #[test]
 fn rights_shut_out_and_are_audited() {
@@ -54,4 +64,72 @@ fn rights_shut_out_and_are_audited() {
     for what in ["connected", "refused", "grant", "revoke", "define"] {
         assert!(lines.iter().any(|line| line["what"] == what), "{what}: {told}");
     }
+}
+
+/// The first answer of a member to a client that reads there: the sentence of its refusal, if it is one.
+fn read_at(member: &str, client: u64) -> Result<(), String> {
+    let stream = TcpStream::connect(member).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut stranger = Stranger::new(stream);
+    let hello = Hello { via: Some(Via::Any), ..Hello::new(ClientId(client)) };
+    stranger.send(Kind::Hello, |out| hello.encode(out));
+    loop {
+        let (header, body) = stranger.next_message().expect("an answer");
+        match header.kind {
+            Kind::Welcome => {
+                let fetch = Fetch { page: PageId::new(1).unwrap(), fetch: 1, since: None };
+                stranger.send(Kind::Fetch, |out| fetch.encode(out));
+            }
+            Kind::Page => return Ok(()),
+            Kind::Refused => return Err(Refused::decode(&body).unwrap().text),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn revoke_waits_for_members_and_names_silent_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ats, servings) = three(dir.path());
+    let (all, copy) = (ats.join(","), &ats[2]);
+    out(&tercel(&["import", "debian", "--sample", "--server", &all]));
+    let revoke =
+        |more: &[&str]| tercel(&[&["access", "revoke", "anyone", "read", "--server", &all], more].concat());
+    let give = || {
+        let role = "read".parse::<Role>().unwrap();
+        grant(&all.parse().unwrap(), None, &Principal::Anyone, &role).unwrap();
+    };
+    give();
+    until(|| read_at(copy, 1).ok());
+    let said = revoke(&[]);
+    assert!(said.status.success(), "{}", err(&said));
+    let refused = read_at(copy, 2).unwrap_err();
+    assert!(refused.contains("anyone lacks the role `read`"), "{refused}");
+    // A member that is stopped for a while keeps its connections, and says nothing.
+    give();
+    let signal = |name: &str| {
+        let process = servings[2].0.id().to_string();
+        assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
+    };
+    signal("-STOP");
+    let begun = Instant::now();
+    let (plain, json) = (revoke(&[]), revoke(&["--json"]));
+    signal("-CONT");
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let text = in_one_line(&err(&plain));
+    assert_eq!(plain.status.code(), Some(75), "{text}");
+    let status = group_status(&all).unwrap();
+    let members = status["members"].as_array().unwrap();
+    let member = members.iter().find(|member| member["address"] == copy.as_str()).unwrap();
+    let named = format!("member {} at {copy}", member["member"].as_str().unwrap());
+    assert!(text.contains(&named) && text.contains("run the command again"), "{text}");
+    assert!(ats[..2].iter().all(|at| !text.contains(at.as_str())), "{text}");
+    assert_eq!(json.status.code(), Some(75));
+    let told: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let unheard = told["unheard"].as_array().unwrap();
+    assert!(unheard.len() == 1 && unheard[0]["address"] == copy.as_str(), "{told}");
+    // Once it goes on it applies what it has missed.
+    until(|| revoke(&[]).status.success().then_some(()));
+    let refused = read_at(copy, 3).unwrap_err();
+    assert!(refused.contains("anyone lacks the role `read`"), "{refused}");
 }

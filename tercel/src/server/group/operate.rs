@@ -64,7 +64,8 @@ impl Roster {
         within: Duration,
     ) -> Result<Roster, Error> {
         let regroup = Regroup { step, member, address: address.into() };
-        ask_leader(servers, prover, &FromClient::Regroup(regroup), within, Roster::read)
+        let regroup = FromClient::Regroup(regroup);
+        ask_leader(servers, prover, &regroup, within, |_, answer| Roster::read(answer))
     }
 }
 
@@ -133,7 +134,7 @@ pub fn members(servers: &Addresses) -> Result<Listed, Error> {
 /// `Unavailable` if it does not answer in time.
 pub fn status_of(server: impl Into<Addresses>, within: Duration) -> Result<String, Error> {
     let (server, stat) = (server.into(), FromClient::Stat(Nothing));
-    let json = ask(server.first(), None, &stat, within, |answer| match answer {
+    let json = ask(server.first(), None, &stat, within, |_, answer| match answer {
         FromServer::Status(status) => String::from_utf8(status.json.to_vec()).ok(),
         _ => None,
     });
@@ -146,7 +147,7 @@ pub fn status_of(server: impl Into<Addresses>, within: Duration) -> Result<Strin
 /// `Unavailable` if it does not answer in time.
 pub fn health_of(server: impl Into<Addresses>, within: Duration) -> Result<Health, Error> {
     let (server, health) = (server.into(), FromClient::AskHealth(Nothing));
-    let health = ask(server.first(), None, &health, within, |answer| match answer {
+    let health = ask(server.first(), None, &health, within, |_, answer| match answer {
         FromServer::Health(health) => Some(Health::from(health)),
         _ => None,
     });
