@@ -48,13 +48,16 @@ pub struct Asked {
     pub kind: Kind,
     /// Its body.
     pub body: Vec<u8>,
-    /// Each of these roles alone is enough.
+    /// Each of these roles alone is enough. If there is none, only members and operators are served.
     pub roles: &'static [&'static str],
 }
 
 impl Asked {
     /// Says whether a principal with this role alone is served; an operator has two more.
     pub fn is_for(&self, role: &str, is_operator: bool) -> bool {
+        if self.roles.is_empty() {
+            return is_operator;
+        }
         self.roles.iter().any(|of| *of == role || is_operator && OF_OPERATORS.contains(of))
     }
 
@@ -131,17 +134,22 @@ impl Requests {
             message.encode(&mut body);
             all.push(Asked { kind: message.kind(), body, roles });
         };
-        let op = OpId { client: self.client, slot: 3, seq: 1, view: self.view };
+        // No operation is named twice: the answer of one would be the other's.
+        let mut seq = 0;
+        let mut op = || {
+            seq += 1;
+            OpId { client: self.client, slot: 3, seq, view: self.view }
+        };
         let (writes, mut reads) = (self.writes(), Vec::new());
         Work { base: self.visible, reads: vec![self.oref()], writes: vec![] }.encode(&mut reads);
         let changes: &[&str] = &["read", "write"];
         let classes: &[&str] = &["read", "write", "define"];
         add(FromClient::Hello(Hello::new(self.client)), ALL);
         add(FromClient::Fetch(Fetch { page: self.page, fetch: 1, since: None }), &["read"]);
-        add(FromClient::Commit(Commit { op, parts: 0, bytes: &writes }), &["write"]);
-        add(FromClient::Commit(Commit { op, parts: 0, bytes: &reads }), changes);
-        add(FromClient::Part(Part { op, index: 0, bytes: &writes }), changes);
-        add(FromClient::Resolve(Resolve { op }), ALL);
+        add(FromClient::Commit(Commit { op: op(), parts: 0, bytes: &writes }), &["write"]);
+        add(FromClient::Commit(Commit { op: op(), parts: 0, bytes: &reads }), changes);
+        add(FromClient::Part(Part { op: op(), index: 0, bytes: &writes }), changes);
+        add(FromClient::Resolve(Resolve { op: op() }), ALL);
         add(FromClient::Ack(Nothing), ALL);
         add(FromClient::Unsubscribe(Unsubscribe { pages: vec![(self.page, 1)] }), ALL);
         add(FromClient::Lease(Lease { seq: 1, pages: 1, done: vec![] }), &["write"]);
@@ -184,16 +192,16 @@ impl Requests {
         add(FromClient::Depend(Depend { on: Vector::forgetting(SpaceId(9)) }), &["operate"]);
         add(FromClient::Transfer(Transfer { group: 1, member }), &[]);
         let coordinator = SpaceId(9);
-        let part = |bytes| Prepare { op, of: op, coordinator, seen: Vector::default(), bytes };
-        add(FromClient::Prepare(part(&writes)), &["write"]);
-        add(FromClient::Prepare(part(&reads)), changes);
-        let parts = vec![Prepared { space: coordinator, view: op.view, at: Stamp(1), writes: true }];
-        let decide = |bytes| Decide { op, parts: parts.clone(), seen: Vector::default(), bytes };
-        add(FromClient::Decide(decide(&writes)), &["write"]);
-        add(FromClient::Decide(decide(&reads)), changes);
-        let settle = Settle { of: op, coordinator, prepared: Stamp(1), seen: None, view: None };
+        let part = |op, bytes| Prepare { op, of: op, coordinator, seen: Vector::default(), bytes };
+        add(FromClient::Prepare(part(op(), &writes)), &["write"]);
+        add(FromClient::Prepare(part(op(), &reads)), changes);
+        let parts = vec![Prepared { space: coordinator, view: self.view, at: Stamp(1), writes: true }];
+        let decide = |op, bytes| Decide { op, parts: parts.clone(), seen: Vector::default(), bytes };
+        add(FromClient::Decide(decide(op(), &writes)), &["write"]);
+        add(FromClient::Decide(decide(op(), &reads)), changes);
+        let settle = Settle { of: op(), coordinator, prepared: Stamp(1), seen: None, view: None };
         add(FromClient::Settle(settle), ALL);
-        add(FromClient::Inquire(Inquire { of: op }), ALL);
+        add(FromClient::Inquire(Inquire { of: op() }), ALL);
         add(FromClient::AwaitSettled(AwaitSettled { upto: Stamp(1), of: None }), ALL);
         let access = |step, right| FromClient::Access(Access { step, right });
         add(access(Accessing::Whoami, None), ALL);

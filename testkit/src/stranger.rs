@@ -58,13 +58,16 @@ impl<S: Read + Write> Stranger<S> {
         stranger
     }
 
-    /// Sends a message. A server that has ended the connection takes no more, which is no failure.
-    pub fn send(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) {
+    /// Sends a message, and gives the number of its call. A server that has ended the connection takes no
+    /// more, which is no failure.
+    pub fn send(&mut self, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let (mut bytes, mut frame) = (Vec::new(), Vec::new());
         body(&mut bytes);
         self.next_call += 1;
-        encode(Header::new(kind, self.next_call), &bytes, &mut frame);
+        let header = Header { view: self.view, ..Header::new(kind, self.next_call) };
+        encode(header, &bytes, &mut frame);
         _ = self.stream.write_all(&frame);
+        self.next_call
     }
 
     /// The next message; none at the end of the connection.

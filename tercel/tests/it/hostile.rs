@@ -1,26 +1,22 @@
 //! Strangers in shared memory that have greeted as any client does: they repeat calls, take what is not
 //! theirs, and write all over the memory while the server reads it. They harm themselves alone.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tercel::tools::wire::frame::{Header, Kind, encode};
+use tercel::tools::wire::frame::Kind;
 use tercel::tools::wire::message::{OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
 use tercel::{
     Address, Called, Client, ClientId, Context, Obj, Object, Oref, PageId, Server, Stamp, interface, service,
 };
-use tercel_events::shm::{Channel, Config, LINE_BYTES, Receiver, SendError, Sender, pass};
 use tercel_machine::random::Random;
 use tercel_testkit::ends::Ends;
 use tercel_testkit::stranger::Stranger;
 
-use crate::common::relay::Mapped;
+use crate::common::memory::Memory;
 
 #[service]
 trait Tally {
@@ -61,88 +57,6 @@ struct Purse {
 impl Reads for Purse {
     fn cents(this: &Obj<Purse>) -> Called<u64> {
         Ok(this.cents())
-    }
-}
-
-/// The first byte of a line, as `tercel/src/channel.rs` has it.
-const PIECE: u8 = 0;
-const REQUEST: u8 = 1;
-const RESPONSE: u8 = 2;
-
-/// A client's end of shared memory as a stream of bytes. Responses in lines become the messages that they
-/// would have been.
-struct Memory {
-    mapped: Arc<Mapped>,
-    sender: Sender,
-    receiver: Receiver,
-    arrived: Vec<u8>,
-    socket: UnixStream,
-}
-
-impl Memory {
-    fn connect(path: &Path) -> Memory {
-        let socket = UnixStream::connect(path).unwrap();
-        let (mut channel, memory) = Channel::create(Config::default()).unwrap();
-        let mapped = Arc::new(Mapped::of(memory.try_clone().unwrap()));
-        pass::send(&socket, b"TRCLSHM3", &[memory.as_fd()]).unwrap();
-        channel.watch_peer(&socket).unwrap();
-        channel.ring_by_socket();
-        let (sender, receiver) = channel.split();
-        Memory { mapped, sender, receiver, arrived: Vec::new(), socket }
-    }
-
-    fn line(&mut self, request: &Request<'_>) -> Result<(), SendError> {
-        let mut body = Vec::new();
-        request.encode(&mut body);
-        self.raw_line(&body)
-    }
-
-    fn raw_line(&mut self, body: &[u8]) -> Result<(), SendError> {
-        let mut line = [0; LINE_BYTES];
-        (line[0], line[1]) = (REQUEST, body.len() as u8);
-        line[8..][..body.len()].copy_from_slice(body);
-        self.sender.send(&line, None)
-    }
-
-    /// Waits until the server has shown it out.
-    fn await_end(mut self) {
-        self.socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let ended = self.socket.read_to_end(&mut Vec::new());
-        assert!(!ended.is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "the stranger is still there");
-    }
-}
-
-impl Read for Memory {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let end = Instant::now() + Duration::from_secs(10);
-        while self.arrived.is_empty() {
-            assert!(Instant::now() < end, "the server says nothing");
-            match self.receiver.receive().unwrap() {
-                Some(message) if message.line()[0] == RESPONSE => {
-                    let body = &message.line()[8..][..message.line()[1].into()];
-                    encode(Header::new(Kind::Response, 0), body, &mut self.arrived);
-                }
-                Some(message) => message.block.iter().for_each(|block| block.copy_to(&mut self.arrived)),
-                None => thread::yield_now(),
-            }
-        }
-        let bytes = buffer.len().min(self.arrived.len());
-        buffer[..bytes].copy_from_slice(&self.arrived[..bytes]);
-        self.arrived.drain(..bytes);
-        Ok(bytes)
-    }
-}
-
-impl Write for Memory {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut line = [0; LINE_BYTES];
-        line[0] = PIECE;
-        self.sender.send(&line, Some(bytes)).unwrap();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

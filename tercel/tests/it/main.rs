@@ -42,6 +42,7 @@ mod read_only;
 mod reconnects;
 mod repair;
 mod rights;
+mod rights_by_links;
 mod ring;
 mod sends;
 mod services;

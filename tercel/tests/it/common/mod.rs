@@ -3,6 +3,7 @@
 
 pub mod certificates;
 pub mod datagrams;
+pub mod memory;
 pub mod relay;
 
 use std::path::Path;
