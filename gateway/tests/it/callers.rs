@@ -50,7 +50,7 @@ impl Known {
         revoke(&self.servers, None, &who, &role).unwrap();
     }
 
-    /// Asks with a certificate that names this URI.
+    /// Asks with a certificate that names this URI. A stream of events ends at its head.
     fn ask(&self, uri: &str, line: &str, header: &str, body: &str) -> (u16, String) {
         let caller = self.papers.sign_uri(uri, ClientAuth);
         let mut stream = self.papers.connect(self.world.at(), "localhost", Some(caller));
@@ -60,8 +60,11 @@ impl Known {
         );
         stream.write_all(asked.as_bytes()).unwrap();
         let mut stream = BufReader::new(stream);
-        let (status, _) = head(&mut stream).expect("an answer");
+        let (status, headers) = head(&mut stream).expect("an answer");
         let mut body = String::new();
+        if headers.get("content-type").is_some_and(|of| of == "text/event-stream") {
+            return (status, body);
+        }
         stream.read_to_string(&mut body).unwrap();
         (status, body)
     }
@@ -104,6 +107,87 @@ fn callers_have_rights_of_their_own() {
     let (status, body) = known.get("cleo", "/v1/roots");
     assert_eq!(status, 403, "{body}");
     assert!(body.contains("client:cleo lacks"), "{body}");
+}
+
+/// The roles that are tried, each alone.
+const ROLES: [&str; 9] =
+    ["read", "write", "define", "call Clock", "call Account", "backup", "operate", "grant", "speak-for"];
+
+/// A request, its body, and the roles each of which alone lets it pass.
+type Route = (String, &'static str, &'static [&'static str]);
+
+/// All routes. A method of an object needs two roles: the gateway reads of which class the object is.
+fn routes(purse: &str) -> Vec<Route> {
+    let get = |path: &str, roles| (format!("GET {path}"), "", roles);
+    let (reads, operates): (&[&str], &[&str]) = (&["read"], &["operate"]);
+    vec![
+        get("/v1/roots", reads),
+        get("/v1/objects/purse", reads),
+        get(&format!("/v1/objects/{purse}"), reads),
+        get("/v1/watch/purse", reads),
+        get("/v1/tables/seats", reads),
+        get("/v1/maps/purses", reads),
+        get("/v1/status", operates),
+        get("/metrics", operates),
+        // It has the classes of the space.
+        get("/openapi.json", &["read", "write", "define"]),
+        get("/", &ROLES),
+        get("/v1/health", &ROLES),
+        get("/v1/services", &ROLES),
+        (format!("POST /v1/objects/{purse}/pay"), "[1]", &[]),
+        ("POST /v1/services/Clock/tick".into(), "", &["call Clock"]),
+    ]
+}
+
+#[test]
+fn gateway_judges_every_route() {
+    let known = Known::new();
+    let name = |role: &str| role.replace(' ', "-").to_lowercase();
+    ROLES.iter().for_each(|role| known.grant(&format!("client:{}", name(role)), role));
+    let ask = |role: &str, line: &str, body: &str| {
+        known.ask(&format!("tercel://client/{}", name(role)), line, "", body)
+    };
+    let state = || {
+        let (_, status) = ask("operate", "GET /v1/status", "");
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let cents = known.world.client.run(|tx| Ok(tx.get(known.world.purse)?.cents())).unwrap();
+        (status["visible"].as_u64().unwrap(), cents)
+    };
+    let (before, purse) = (state(), known.world.purse.oref().to_string());
+    let mut ticks = String::new();
+    // What is refused comes first: so nothing changes at all.
+    for is_served in [false, true] {
+        for role in ROLES {
+            for (line, body, roles) in
+                routes(&purse).into_iter().filter(|of| of.2.contains(&role) == is_served)
+            {
+                let (status, said) = ask(role, &line, body);
+                let needed = if line.starts_with("GET") { roles[0] } else { "read" };
+                let words = format!("client:{} lacks the role `{needed}`", name(role));
+                let is_hidden = status == 404 && said.contains("services: none");
+                match is_served {
+                    true if said.contains("the root `") => assert_eq!(status, 404, "{role} {line}: {said}"),
+                    true => assert_eq!(status, 200, "{role} {line}: {said}"),
+                    // Who may not call it does not see it.
+                    false if line.contains("/Clock/") => assert!(is_hidden, "{role} {line}: {said}"),
+                    false if role == "read" && line.contains("/pay") => {
+                        assert!(status == 404 && said.contains("no methods"), "{line}: {said}");
+                    }
+                    false => {
+                        assert!(status == 403 && said.contains(&words), "{role} {line} {status}: {said}")
+                    }
+                }
+                if line.ends_with("/tick") && is_served {
+                    ticks.push_str(&said);
+                }
+            }
+        }
+        if !is_served {
+            assert_eq!(state(), before, "something changed");
+        }
+    }
+    // The first call of the procedure that ran is the first one that was let pass.
+    assert_eq!(ticks, r#"{"gives":1}"#);
 }
 
 #[test]
