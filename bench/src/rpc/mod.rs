@@ -11,6 +11,7 @@ pub mod cost;
 mod fetch;
 mod hostile;
 mod instructions;
+mod judged;
 mod loss;
 mod pipelined;
 mod sealed;
@@ -300,6 +301,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
     if is_wanted(sealed::SEALED) {
         rows.extend(sealed::rows(options, &scratch)?);
     }
+    if is_wanted(judged::JUDGED) {
+        rows.extend(judged::rows(options, &scratch)?);
+    }
     if is_wanted(hostile::HOSTILE) {
         rows.push(hostile::row(options, &scratch)?);
     }
@@ -308,8 +312,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
 /// The names that `--only` takes: of the places, and of the rows that have none.
 pub fn names() -> Vec<String> {
-    let of_no_place = [INSTRUCTIONS, loss::LOSS, sealed::SEALED, hostile::HOSTILE].map(str::to_owned);
-    places(&[]).into_iter().map(Place::name).chain(of_no_place).collect()
+    let of_no_place = [INSTRUCTIONS, loss::LOSS, sealed::SEALED, judged::JUDGED, hostile::HOSTILE];
+    places(&[]).into_iter().map(Place::name).chain(of_no_place.map(str::to_owned)).collect()
 }
 
 /// The places that are wanted, of all.
@@ -614,6 +618,6 @@ mod tests {
         // No place is measured for these.
         assert!(wanted(&["instructions"]).is_empty());
         assert_eq!(wanted(&["instructions", "unix.spin"]), ["unix.spin"]);
-        assert_eq!(names()[15..], ["instructions", "loss", "sealed", "hostile"]);
+        assert_eq!(names()[15..], ["instructions", "loss", "sealed", "judged", "hostile"]);
     }
 }
