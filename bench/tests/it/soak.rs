@@ -113,7 +113,8 @@ fn keyed_payments_pass_tiers_once() {
         (output.status.code(), format!("{told}{said}"))
     };
     let has_python = Command::new("python3").arg("--version").output().is_ok();
-    let (code, told) = soak(if has_python { &["--payer", &payer] } else { &[] });
+    let more = if has_python { vec!["--payer", &payer] } else { vec![] };
+    let (code, told) = soak(&more);
     assert_eq!(code, Some(0), "{told}");
     let run: serde_json::Value = serde_json::from_str(&told).unwrap_or_else(|e| panic!("{e}: {told}"));
     for none in ["lost", "doubled", "unknown"] {

@@ -53,7 +53,7 @@ struct Pair {
     events: VecDeque<(usize, Event)>,
     /// The number of entries that the leader has ordered.
     ordered: u64,
-    /// What was said to clients, and by which member.
+    /// The messages to clients, and the member that said each.
     said: Vec<(usize, Said)>,
     class: ClassId,
     page: PageId,

@@ -23,7 +23,7 @@ const RESPONSE: u8 = 2;
 /// A client's end of shared memory as a stream of bytes. Responses in lines become the messages that they
 /// would have been.
 pub struct Memory {
-    /// What both ends have mapped.
+    /// The memory that both ends have mapped.
     pub mapped: Arc<Mapped>,
     sender: Sender,
     pub receiver: Receiver,
