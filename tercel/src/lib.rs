@@ -205,6 +205,8 @@ pub mod tools;
 mod transaction;
 
 pub use address::{Address, AddressError, Addresses};
+#[cfg(feature = "stream")]
+pub use client::Changes;
 pub use client::{
     Client, ClientBuilder, ClientConfig, ReadFrom, Stats, Transport, Watch, WatchBuilder, embedded,
     embedded_with,

@@ -3,7 +3,11 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
+#[cfg(feature = "stream")]
+use std::pin::Pin;
 use std::sync::Arc;
+#[cfg(feature = "stream")]
+use std::task::{Context, Poll};
 
 use tercel_wire::id::CallId;
 use tercel_wire::interface::Interface;
@@ -117,6 +121,27 @@ impl<I, O: Field, R, E> Streaming<'_, I, O, R, E> {
         read_item(&bytes, &self.call.method().output).map(Some)
     }
 
+    /// All items that are still to come, for a task: it never blocks the thread. Behind an error there is
+    /// none. Dropped before its end, it takes no item that it has not given.
+    #[cfg(feature = "stream")]
+    pub fn stream(&self) -> impl futures_core::Stream<Item = Result<O, Error>> + use<'_, I, O, R, E> {
+        let (mut until, mut is_over) = (self.call.until, false);
+        Polled(move |cx: &mut Context<'_>| {
+            if is_over {
+                return Poll::Ready(None);
+            }
+            let next = self.call.poll(&mut until, |caller| caller.next_item(self.call.id), cx);
+            next.map(|next| {
+                // Without a time of the call's own each item has as much as the client is patient.
+                until = self.call.until;
+                let read = |bytes: Vec<u8>| read_item(&bytes, &self.call.method().output);
+                let item = next.and_then(|bytes| bytes.map(read).transpose()).transpose();
+                is_over = !matches!(item, Some(Ok(_)));
+                item
+            })
+        })
+    }
+
     /// All items that are still to come, one after the other. Behind an error there is none.
     pub fn items(&self) -> impl Iterator<Item = Result<O, Error>> + '_ {
         let mut is_over = false;
@@ -211,6 +236,31 @@ impl Call<'_> {
             Ok(ended) => ended,
             Err(e) => Err(give_up(self.port, CallName::Slot(self.id), &e)),
         }
+    }
+
+    /// One look whether it is done.
+    #[cfg(feature = "stream")]
+    fn poll<T>(
+        &self,
+        until: &mut Option<Now>,
+        mut step: impl FnMut(&mut dyn Caller) -> Option<Result<T, Error>>,
+        cx: &Context<'_>,
+    ) -> Poll<Result<T, Error>> {
+        super::awaiting::poll_step(self.port, until, |caller, _| step(caller).map(Ok), cx)
+            .map(|polled| polled.unwrap_or_else(|e| Err(give_up(self.port, CallName::Slot(self.id), &e))))
+    }
+}
+
+/// A stream by a function.
+#[cfg(feature = "stream")]
+struct Polled<F>(F);
+
+#[cfg(feature = "stream")]
+impl<T, F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin> futures_core::Stream for Polled<F> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        (self.0)(cx)
     }
 }
 

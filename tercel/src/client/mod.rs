@@ -49,6 +49,8 @@ use drive::Shared;
 
 pub use builder::ClientBuilder;
 pub use connection::Transport;
+#[cfg(feature = "stream")]
+pub use watch::Changes;
 pub use watch::{Watch, WatchBuilder};
 
 /// The options of a client process.

@@ -2,7 +2,7 @@
 
 use std::iter::FusedIterator;
 use std::ops::RangeBounds;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tercel_collections::{Key, Map, Prefix};
@@ -186,22 +186,30 @@ impl Watch {
     /// # Errors
     /// As [`Watch::next_within`].
     pub async fn next_async(&mut self) -> Result<Change, Error> {
+        std::future::poll_fn(|cx| self.poll_change(cx)).await
+    }
+
+    /// The changes from now on as a stream for tasks, without end, each as [`Watch::next_async`] gives it.
+    #[cfg(feature = "stream")]
+    pub fn stream(&mut self) -> Changes<'_> {
+        Changes(self)
+    }
+
+    /// One look for a task.
+    fn poll_change(&mut self, cx: &Context<'_>) -> Poll<Result<Change, Error>> {
         let shared = self.client.shared()?;
-        std::future::poll_fn(|cx| {
-            let port = OfTask::new(shared, cx.waker());
-            let now = shared.now();
-            match self.watch.next(&port, now) {
-                Ok(Some(change)) => Poll::Ready(Ok(change)),
-                Err(e) => Poll::Ready(Err(e)),
-                Ok(None) => {
-                    // What was in the way of a read is over soon, and nothing tells of that.
-                    let again_us = if port.has_missed() { LOOK_AGAIN_US } else { AGAIN_US };
-                    port.wake_at(now.plus_us(again_us));
-                    Poll::Pending
-                }
+        let port = OfTask::new(shared, cx.waker());
+        let now = shared.now();
+        match self.watch.next(&port, now) {
+            Ok(Some(change)) => Poll::Ready(Ok(change)),
+            Err(e) => Poll::Ready(Err(e)),
+            Ok(None) => {
+                // What was in the way of a read is over soon, and nothing tells of that.
+                let again_us = if port.has_missed() { LOOK_AGAIN_US } else { AGAIN_US };
+                port.wake_at(now.plus_us(again_us));
+                Poll::Pending
             }
-        })
-        .await
+        }
     }
 
     /// The place of this watch: a watch that begins [`since`](WatchBuilder::since) here reports everything
@@ -215,6 +223,19 @@ impl Watch {
 const LOOK_AGAIN_US: u64 = 10_000_000;
 /// The same where a read of the watch met a commit.
 const AGAIN_US: u64 = 1_000;
+
+/// The changes of a [`Watch`], as a stream for tasks. Dropped, it has taken no change that it has not given.
+#[cfg(feature = "stream")]
+pub struct Changes<'w>(&'w mut Watch);
+
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Changes<'_> {
+    type Item = Result<Change, Error>;
+
+    fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_change(cx).map(Some)
+    }
+}
 
 /// The longest single wait of the iterator.
 const ROUND: Duration = Duration::from_secs(3_600);

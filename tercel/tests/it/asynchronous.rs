@@ -1,13 +1,14 @@
 //! Runs by tasks, on a runtime of several threads, on one of a single thread, and without any.
 
-use std::future::Future;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use futures_core::Stream;
 use tercel::rpc::{Input, Output};
 use tercel::{Called, Client, Error, Failure, Freshness, Isolation, Object, Options, Ref, Server, service};
 
@@ -35,6 +36,10 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+async fn next_of<S: Stream>(mut stream: Pin<&mut S>) -> Option<S::Item> {
+    poll_fn(|cx| stream.as_mut().poll_next(cx)).await
 }
 
 fn runtimes() -> [tokio::runtime::Runtime; 2] {
@@ -369,7 +374,10 @@ fn watch_is_awaited() {
     let (last, changes) = block_on(async {
         let (mut last, mut changes) = (0, 0);
         while last < 20 {
-            let change = watch.next_async().await.unwrap();
+            let change = match changes % 2 {
+                0 => watch.next_async().await.unwrap(),
+                _ => next_of(Pin::new(&mut watch.stream())).await.unwrap().unwrap(),
+            };
             assert_eq!(change.reference, of.cast());
             let now = reader.run_async(|tx| Ok(tx.get(of)?.count())).await.unwrap();
             assert!(now >= last, "{now} behind {last}");
@@ -435,6 +443,16 @@ fn streams_are_awaited() {
             }
             call.close().unwrap();
             assert_eq!(call.next_async().await, Ok(None));
+            assert_eq!(call.finish_async().await, Ok(5_050));
+            let call = sums.running().unwrap();
+            let mut streamed = Box::pin(call.stream());
+            for number in 1..=100 {
+                assert!(call.send_async(&number).await.unwrap());
+                assert_eq!(next_of(streamed.as_mut()).await, Some(Ok(number * (number + 1) / 2)));
+            }
+            call.close().unwrap();
+            assert_eq!(next_of(streamed.as_mut()).await, None);
+            drop(streamed);
             assert_eq!(call.finish_async().await, Ok(5_050));
             // A call that is dropped while its item is awaited is cancelled, and its thread is free again.
             for _ in 0..20 {
