@@ -54,8 +54,8 @@ def main():
                 # One write a line, so that lines of threads do not mix.
                 sys.stdout.write(f"{number}\n")
                 sys.stdout.flush()
-        except SystemExit as e:
-            failed.append(e)
+        except BaseException as e:
+            failed.append(f"{type(e).__name__}: {e}")
 
     workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
     for worker in workers:

@@ -134,6 +134,13 @@ pub const VERSIONS_MAX: usize = 256;
 /// Versions that one connection binds: more than a program has interfaces.
 pub const VERSIONS_CONN_MAX: usize = 64;
 
+/// Bytes of the descriptions of those that one connection binds: a quarter of all.
+pub const VERSIONS_CONN_BYTES_MAX: usize = 1 << 20;
+
+/// Numbers of interfaces and their versions that a server gives out while it runs. None is given out again,
+/// and each takes some hundred bytes.
+pub const VERSIONS_EVER_MAX: usize = 4_096;
+
 /// Bytes of the description of one version: 256 methods with layouts of 200 bytes each.
 pub const VERSION_BYTES_MAX: usize = 256 << 10;
 

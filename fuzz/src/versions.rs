@@ -52,7 +52,7 @@ fn try_run(u: &mut Unstructured<'_>) -> Result<()> {
     let Ok(given) = Payload::decode(&bytes, &old) else { return Ok(()) };
     let said_of = |layout: &Layout, payload: &Payload<'_>| {
         let mut said = Vec::new();
-        said::put(layout, payload, &mut said).map(|()| said)
+        said::put(layout, payload, usize::MAX, &mut said).map(|()| said)
     };
     let converted = |payload: &Payload<'_>, from: &Layout, to: &Layout| {
         let mut out = Vec::new();

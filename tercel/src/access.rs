@@ -109,7 +109,8 @@ pub fn grant(
 /// Takes a role from a principal, and waits until that is durable. The leader refuses it from then on. Waits
 /// then for every other member of the group to say that it has applied that, for two keepalives at most:
 /// [`Rights::unheard`] names those that have not. Such a member serves no page once it has not heard its
-/// leader for a keepalive. A copy that a client has in its cache stays with it. Gives the rights behind it.
+/// leader for two keepalives. A copy that a client has in its cache stays with it. Gives the rights behind
+/// it.
 ///
 /// # Errors
 /// As [`grant`]; `Unavailable` also if the role is revoked, and the members cannot be learned.

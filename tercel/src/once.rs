@@ -17,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 use tercel_collections::Map;
 use tercel_derive::Object;
 use tercel_engine::Error;
+use tercel_engine::limits::CALL_MAX;
 use tercel_engine::object::{Field, Obj, ValueReader, encode_value};
 use tercel_engine::rpc::{CallKey, KeptResult, read_kept};
 use tercel_engine::txn::Tx;
@@ -214,7 +215,7 @@ pub fn returned_under(
     let damaged = |e: DecodeError| Error::Corrupt(format!("what method `{}` is to take: {e}", method.name));
     let mut said = object.to_vec();
     let payload = Payload::decode(takes, &method.takes).map_err(damaged)?;
-    said::put(&method.takes, &payload, &mut said).map_err(damaged)?;
+    said::put(&method.takes, &payload, CALL_MAX, &mut said).map_err(Error::Invalid)?;
     let request = [interface.name.as_bytes(), method.name.as_bytes(), &said];
     let object = Oref::from_raw(u32::from_le_bytes(*object)).filter(|_| kept.request() == digest(&request));
     let Some(object) = object else { return Ok(None) };

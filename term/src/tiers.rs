@@ -218,7 +218,8 @@ pub struct Payments {
     over: AtomicBool,
     count: AtomicU64,
     attempts: AtomicU64,
-    /// Answers that say *nobody knows*, which no keyed payment may get.
+    /// Answers of a gateway that it will never know (409), which no keyed payment may get. Attempts in doubt
+    /// are made again, until a payment is answered.
     unknown: AtomicU64,
     /// When each was answered, and its number.
     all: Mutex<Vec<(Instant, u64)>>,

@@ -21,18 +21,31 @@ use crate::layout::{FieldLayout, Layout, Shape, Var, var};
 use crate::payload::Payload;
 use crate::schema::Scalar;
 
-/// Appends what a payload of the layout says. [`Payload::decode`] has checked it.
+/// Appends what a payload of the layout says, in at most `max` bytes more. [`Payload::decode`] has checked
+/// it.
 ///
 /// # Errors
-/// If a large part is not as long as the record says.
-pub fn put(layout: &Layout, payload: &Payload<'_>, out: &mut Vec<u8>) -> Result<(), DecodeError> {
-    Said { payload, out }.record(layout, payload.record(), 0).map(drop)
+/// A sentence: it is too much, for each record of a list says the names of its fields, and its sender has
+/// written the layout; or a large part is not as long as the record says.
+pub fn put(layout: &Layout, payload: &Payload<'_>, max: usize, out: &mut Vec<u8>) -> Result<(), String> {
+    let end = out.len().saturating_add(max);
+    let mut said = Said { payload, out, end };
+    let put = said.record(layout, payload.record(), 0).and_then(|_| said.check());
+    put.map_err(|e| match e {
+        DecodeError::TooMany(_) => format!(
+            "with a key, arguments and the names of their fields have {max} bytes at most: give fewer elements at once, or \
+             shorter names"
+        ),
+        e => e.to_string(),
+    })
 }
 
 /// Writes what a payload says.
 struct Said<'s, 'a> {
     payload: &'s Payload<'a>,
     out: &'s mut Vec<u8>,
+    /// The length that the output may have.
+    end: usize,
 }
 
 /// Set if there is anything in a value that a missing field does not say.
@@ -44,6 +57,7 @@ impl<'a> Said<'_, 'a> {
         fields.sort_unstable_by(|p, q| p.name.cmp(&q.name));
         let from = self.out.len();
         for p in fields {
+            self.check()?;
             let before = self.out.len();
             self.number(p.name.len() as u64 + 1);
             self.out.extend_from_slice(p.name.as_bytes());
@@ -115,6 +129,7 @@ impl<'a> Said<'_, 'a> {
         };
         self.begin(8, len);
         for i in 0..len {
+            self.check()?;
             self.value(t, elements, from + i * t.size())?;
         }
         Ok(len > 0)
@@ -127,6 +142,11 @@ impl<'a> Said<'_, 'a> {
             Var::Here { at, len } => Ok(&body[at..at + len]),
             Var::Spilled { at, len } => self.part(body, at, len),
         }
+    }
+
+    /// Refuses to say more than there may be.
+    fn check(&self) -> Result<(), DecodeError> {
+        if self.out.len() > self.end { Err(DecodeError::TooMany("names under a key")) } else { Ok(()) }
     }
 
     fn scalar(&mut self, s: Scalar, body: &'a [u8], at: usize) -> bool {

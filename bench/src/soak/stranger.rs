@@ -29,7 +29,8 @@ struct Facts {
     members: Vec<u64>,
 }
 
-/// Speaks to all members by turns until the run is over. Gives the number of messages that it sent.
+/// Speaks to all members by turns until the run is over. Gives the number of messages that it wrote; those
+/// behind a refusal find nobody who reads them.
 pub fn speak(shared: &Shared, addresses: &[SocketAddr], seed: u64) -> u64 {
     let (mut random, mut facts, mut sent) = (Random::new(seed), Facts::default(), 0);
     for round in 0_u64.. {

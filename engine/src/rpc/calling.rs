@@ -151,7 +151,9 @@ impl<'a> Calling<'a> {
             attempt += 1;
             let is_late = self.until.is_some_and(|until| self.port.now() >= until);
             if !is_worth_it || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
-                let is_verdict = came_to.is_ok() && !is_worth_it && why != Some(Refusal::Late);
+                // A server of another build that cannot be called so knows nothing of earlier attempts.
+                let is_refused = matches!(why, Some(Refusal::Late | Refusal::Schema));
+                let is_verdict = came_to.is_ok() && !is_worth_it && !is_refused;
                 if let Some(doubt) = doubt.filter(|_| !is_verdict) {
                     return Err(doubt);
                 }

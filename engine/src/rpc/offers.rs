@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tercel_wire::interface::{Fit, Interface, InterfaceSchema};
 use tercel_wire::record::{Any, Ref};
 
-use super::services::put_at;
 use super::versions::{Converting, Version};
 use super::{CallKey, Given};
 use crate::error::Error;
@@ -66,7 +65,7 @@ impl fmt::Debug for Methods {
 #[derive(Debug, Clone)]
 struct Offer {
     /// As its callers know it.
-    interface: Interface,
+    interface: Arc<Interface>,
     methods: Methods,
     version: Option<Version>,
 }
@@ -101,21 +100,31 @@ impl Offers {
         let interface = Interface::of(methods.schema, methods.class);
         let mut all = Vec::clone(&self.all);
         all.retain(|of| (&of.interface.name, &of.interface.class) != (&interface.name, &interface.class));
-        all.push(Offer { interface, methods, version: None });
+        all.push(Offer { interface: Arc::new(interface), methods, version: None });
         Offers { own: all.len(), all: Arc::new(all), once: self.once }
     }
 
     /// The interface of a name, for a class, with its number.
-    pub(crate) fn find(&self, name: &str, class: &str) -> Option<(u16, &Interface)> {
+    pub(crate) fn find(&self, name: &str, class: &str) -> Option<(u16, &Arc<Interface>)> {
         let at = self.interfaces().position(|i| i.name == name && i.class == class)?;
         Some((u16::try_from(at).ok()?, &self.all[at].interface))
     }
 
-    /// Has a version of an interface stand under a number: one that was given out before, or the next.
-    pub(crate) fn put_version(&mut self, of: u16, at: u16, version: Version, stands: Interface) {
+    /// Has a version of an interface stand under the next number.
+    pub(crate) fn add_version(&mut self, of: u16, version: Version, stands: Interface) {
         let methods = self.all[usize::from(of)].methods;
-        let offer = Offer { interface: stands, methods, version: Some(version) };
-        put_at(Arc::make_mut(&mut self.all), at, offer);
+        let offer = Offer { interface: Arc::new(stands), methods, version: Some(version) };
+        Arc::make_mut(&mut self.all).push(offer);
+    }
+
+    /// Leaves a version without methods.
+    pub(crate) fn empty_version(&mut self, at: u16) {
+        if let Some(offer) = Arc::make_mut(&mut self.all).get_mut(usize::from(at)) {
+            let Interface { name, class, .. } = &*offer.interface;
+            let (name, class) = (name.clone(), class.clone());
+            offer.interface = Arc::new(Interface { name, class, methods: Vec::new() });
+            offer.version = None;
+        }
     }
 
     /// The number of all, versions included.
@@ -125,7 +134,7 @@ impl Offers {
 
     /// The interface of a number.
     pub(crate) fn get(&self, number: u16) -> Option<&Interface> {
-        self.all.get(number as usize).map(|of| &of.interface)
+        self.all.get(number as usize).map(|of| &*of.interface)
     }
 
     /// The way in which a method of that interface is run.
@@ -160,6 +169,6 @@ impl Offers {
 
     /// All of them and the versions of their callers, by number.
     pub(crate) fn with_versions(&self) -> impl ExactSizeIterator<Item = &Interface> {
-        self.all.iter().map(|of| &of.interface)
+        self.all.iter().map(|of| &*of.interface)
     }
 }

@@ -74,7 +74,7 @@ impl fmt::Debug for Service {
 /// clone.
 #[derive(Debug, Clone, Default)]
 pub struct Services {
-    all: Arc<Vec<(Interface, Service)>>,
+    all: Arc<Vec<(Arc<Interface>, Service)>>,
     /// The number of services without versions.
     own: usize,
 }
@@ -85,27 +85,40 @@ impl Services {
         let interface = Interface::of_service(service.schema);
         let mut all = Vec::clone(&self.all);
         all.retain(|(i, _)| i.name != interface.name);
-        all.push((interface, service));
+        all.push((Arc::new(interface), service));
         Services { own: all.len(), all: Arc::new(all) }
     }
 
     /// The service of a name, with its number.
-    pub fn find(&self, name: &str) -> Option<(u16, &Interface)> {
+    pub fn find(&self, name: &str) -> Option<(u16, &Arc<Interface>)> {
         let at = self.interfaces().position(|i| i.name == name)?;
         Some((u16::try_from(at).ok()?, &self.all[at].0))
     }
 
-    /// Has a version of a service stand under a number: one that was given out before, or the next.
-    pub(crate) fn put_version(&mut self, of: u16, at: u16, version: Version, stands: Interface) {
+    /// Has a version of a service stand under the next number.
+    pub(crate) fn add_version(&mut self, of: u16, version: Version, stands: Interface) {
         let Service { schema, run, lent, keeps_replies } = self.all[usize::from(of)].1.clone();
         let is_lent = |method| match version.fit(method) {
             Some(Fit::Same(number)) => lent.get(usize::from(*number)).is_some_and(|lent| *lent),
             _ => false,
         };
         let lent = (0..stands.methods.len()).map(is_lent).collect();
-        let run = version.serve(&stands, run);
-        let version = (stands, Service { schema, run, lent, keeps_replies });
-        put_at(Arc::make_mut(&mut self.all), at, version);
+        let stands = Arc::new(stands);
+        let run = version.serve(stands.clone(), run);
+        // Calls that are under way have the tables of before; a copy of those shares all that is large.
+        Arc::make_mut(&mut self.all).push((stands, Service { schema, run, lent, keeps_replies }));
+    }
+
+    /// Leaves a version without procedures.
+    pub(crate) fn empty_version(&mut self, at: u16) {
+        let nothing: Arc<RunProcedure> =
+            Arc::new(|_, _, _, _| Err(super::no_method("a version that is gone")));
+        if let Some((interface, service)) = Arc::make_mut(&mut self.all).get_mut(usize::from(at)) {
+            let Interface { name, class, .. } = &**interface;
+            *interface =
+                Arc::new(Interface { name: name.clone(), class: class.clone(), methods: Vec::new() });
+            *service = Service { schema: service.schema, run: nothing, lent: [].into(), keeps_replies: true };
+        }
     }
 
     /// The number of all, versions included.
@@ -150,15 +163,7 @@ impl Services {
 
     /// All of them and the versions of their callers, by number.
     pub(crate) fn with_versions(&self) -> impl ExactSizeIterator<Item = &Interface> {
-        self.all.iter().map(|(interface, _)| interface)
-    }
-}
-
-/// Puts one at its number, or behind the last.
-pub(super) fn put_at<T>(all: &mut Vec<T>, at: u16, one: T) {
-    match all.get_mut(usize::from(at)) {
-        Some(before) => *before = one,
-        None => all.push(one),
+        self.all.iter().map(|(interface, _)| &**interface)
     }
 }
 
@@ -356,17 +361,17 @@ impl Job {
 
     /// The key that its caller has given, with the request; none if it has given none. `said` takes what the
     /// arguments say.
-    fn key<'s>(&'s self, said: &'s mut Vec<u8>) -> Option<CallKey<'s>> {
-        if self.key.is_empty() {
-            return None;
-        }
-        let (interface, _) = self.services.all.get(usize::from(self.method.0))?;
-        let method = interface.methods.get(usize::from(self.method.1))?;
-        // What cannot be decoded is refused before its key is looked at.
-        let payload = Payload::decode(&self.payload, &method.takes).ok()?;
-        said::put(&method.takes, &payload, said).ok()?;
+    ///
+    /// # Errors
+    /// A sentence, if the arguments are damaged or say too much.
+    fn key<'s>(&'s self, said: &'s mut Vec<u8>) -> Result<Option<CallKey<'s>>, String> {
+        let of = self.services.all.get(usize::from(self.method.0)).filter(|_| !self.key.is_empty());
+        let method = of.and_then(|(interface, _)| interface.methods.get(usize::from(self.method.1)));
+        let Some(((interface, _), method)) = of.zip(method) else { return Ok(None) };
+        let payload = Payload::decode(&self.payload, &method.takes).map_err(|e| e.to_string())?;
+        said::put(&method.takes, &payload, limits::CALL_MAX, said)?;
         let request = [interface.name.as_bytes(), method.name.as_bytes(), &said[..]];
-        Some(CallKey { key: &self.key, request })
+        Ok(Some(CallKey { key: &self.key, request }))
     }
 
     /// Runs it, on a thread of the host's. Begins nothing that is late or was cancelled. The port leads to
@@ -382,8 +387,17 @@ impl Job {
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
             let mut said = Vec::new();
-            let cx = cx.with_key(self.key(&mut said)).by(&self.who);
+            let (key, wrong) = match self.key(&mut said) {
+                Ok(key) => (key, None),
+                Err(e) => (None, Some(format!("what the call is to take: {e}"))),
+            };
+            let cx = cx.with_key(key).by(&self.who);
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
+                _ if wrong.is_some() => {
+                    let wrong = wrong.unwrap_or_default();
+                    put(id, ResponseEnd::Refused(Refusal::Misused, &wrong), &mut body);
+                    false
+                }
                 Some(procedure) => {
                     procedure.run(id, Taking::Payload(&self.payload), &cx, &mut ReplyBody::new(&mut body))
                 }

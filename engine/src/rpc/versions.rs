@@ -30,7 +30,7 @@ pub(crate) struct Version {
 
 impl Version {
     /// The version of callers with this interface, and the interface under which it stands at the server.
-    pub(crate) fn new(own: &Interface, caller: &Interface) -> (Version, Interface) {
+    pub(crate) fn new(own: &Arc<Interface>, caller: &Interface) -> (Version, Interface) {
         let fits = own.fit(caller);
         let mut stands = caller.clone();
         for (method, fit) in stands.methods.iter_mut().zip(&fits) {
@@ -39,7 +39,7 @@ impl Version {
                 method.mode = own.methods[usize::from(*number)].mode;
             }
         }
-        (Version { own: Arc::new(own.clone()), fits: fits.into() }, stands)
+        (Version { own: own.clone(), fits: fits.into() }, stands)
     }
 
     /// The way in which a method is run.
@@ -73,12 +73,11 @@ impl Version {
     }
 
     /// The function that runs the procedures of the version, by one that runs those of the service.
-    pub(super) fn serve(self, stands: &Interface, run: Arc<RunProcedure>) -> Arc<RunProcedure> {
-        let callers = stands.methods.clone();
+    pub(super) fn serve(self, stands: Arc<Interface>, run: Arc<RunProcedure>) -> Arc<RunProcedure> {
         Arc::new(move |cx, method, given, out| match self.fit(method) {
             Some(Fit::Same(number)) => run(cx, usize::from(*number), given, out),
             Some(Fit::Converts(number)) => {
-                let converting = Converting { own: self.own(*number), caller: &callers[method] };
+                let converting = Converting { own: self.own(*number), caller: &stands.methods[method] };
                 converting.serve(cx, given, out, |cx, given, out| run(cx, usize::from(*number), given, out))
             }
             Some(Fit::Refused(why)) => Ok(not_begun(why, out)),
@@ -108,30 +107,26 @@ impl Converting<'_> {
     pub(crate) fn take(&self, given: &Payload<'_>) -> Result<Vec<u8>, Error> {
         let mut taken = Vec::new();
         let converted = given.convert(&self.caller.takes, &self.own.takes, limits::CALL_MAX, &mut taken);
-        converted.map_err(|e| self.says("what it takes", &e.into()))?;
+        converted.map_err(|e| Error::Schema(self.says("what it takes", &e.into())))?;
         Ok(taken)
     }
 
     /// Appends what the method has come to as its caller reads it.
     ///
     /// # Errors
-    /// As [`Converting::take`].
+    /// `Failed` if it has a variant that the caller does not know, or is too large: the method was executed.
     pub(crate) fn give(&self, ended: Ended, given: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         let (what, from, to) = match ended {
             Ended::Returned => ("its result", &self.own.gives, &self.caller.gives),
             Ended::Failed => ("its error", &self.own.fails, &self.caller.fails),
             Ended::NotBegun => return Ok(()),
         };
-        convert((from, given), to, out).map_err(|e| self.says(what, &e))
+        convert((from, given), to, out).map_err(|e| Error::Failed(self.says(what, &e)))
     }
 
     /// An error of the conversion, with the method that it is of.
-    fn says(&self, what: &str, e: &Error) -> Error {
-        Error::Schema(format!(
-            "`{}`, called by a program of another version: {what}: {}",
-            self.own.name,
-            e.what()
-        ))
+    fn says(&self, what: &str, e: &Error) -> String {
+        format!("`{}`, called by a program of another version: {what}: {}", self.own.name, e.what())
     }
 
     /// Runs a procedure.
@@ -180,7 +175,9 @@ pub(crate) fn convert((from, bytes): (&Layout, &[u8]), to: &Layout, out: &mut Ve
 /// is of that layout.
 ///
 /// # Errors
-/// `Schema` if it is of a version that cannot become one of the layout; `Corrupt` if it is damaged.
+/// `Failed` if it is of a version that cannot become one of the layout: what it is the result of was
+/// executed.
+/// `Corrupt` if it is damaged.
 pub fn read_kept((words, kept): (&[u8], &[u8]), to: &Layout, out: &mut Vec<u8>) -> Result<(), Error> {
     let from = match words.is_empty() {
         true => None,
@@ -189,8 +186,10 @@ pub fn read_kept((words, kept): (&[u8], &[u8]), to: &Layout, out: &mut Vec<u8>) 
     match from.filter(|from| from != to) {
         None => out.extend_from_slice(kept),
         Some(from) => {
-            to.fits(&from).map_err(|misfit| Error::Schema(format!("it is of another version: {misfit}")))?;
-            convert((&from, kept), to, out)?;
+            let other =
+                |why: &dyn std::fmt::Display| Error::Failed(format!("it is of another version: {why}"));
+            to.fits(&from).map_err(|misfit| other(&misfit))?;
+            convert((&from, kept), to, out).map_err(|e| other(&e.what()))?;
         }
     }
     Ok(())

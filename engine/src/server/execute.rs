@@ -98,7 +98,12 @@ impl Server {
         }
         let offers = self.cx.work.config.methods.clone();
         let method = offers.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
-        let (Some(method), Ok(runs)) = (method, offers.runs(call.interface, call.method)) else { return };
+        let (method, runs) = match (method, offers.runs(call.interface, call.method)) {
+            (Some(method), Ok(runs)) => (method, runs),
+            // It was a version that was let go of while the call waited.
+            (_, Err(e)) => return self.call_ended(ticket, Ended::Refused(e)),
+            (None, Ok(_)) => return,
+        };
         let (mut taken, mut said) = (Vec::new(), Vec::new());
         let given = match arguments(method, &runs, call, (&mut taken, &mut said)) {
             Ok(given) => given,
@@ -195,7 +200,8 @@ fn arguments<'a>(
     let given = Payload::decode(&call.payload, &method.takes).map_err(damaged)?;
     if !call.key.is_empty() {
         said.extend_from_slice(&call.target.raw().to_le_bytes());
-        said::put(&method.takes, &given, said).map_err(damaged)?;
+        let unsaid = |why| Error::Invalid(format!("what method `{}` is to take: {why}", method.name));
+        said::put(&method.takes, &given, limits::CALL_MAX, said).map_err(unsaid)?;
     }
     let Some(converting) = &runs.converting else { return Ok(Given::new(given)) };
     *taken = converting.take(&given)?;
@@ -253,7 +259,7 @@ fn run_once(
     let kept = kept?;
     let result = kept.result.get(object.len()..).unwrap_or_default();
     rpc::read_kept((&kept.layout, result), &method.gives, reply).map_err(|e| {
-        Error::Schema(format!("what `{}` has returned under this key: {}", method.name, e.what()))
+        Error::Failed(format!("what `{}` has returned under this key: {}", method.name, e.what()))
     })?;
     Ok(rpc::Ended::Returned)
 }

@@ -18,7 +18,7 @@ use tercel_wire::message::{
 
 use super::call_queue::Waiting;
 use super::health::DRAINING;
-use super::versions::Table;
+use super::versions::Tables;
 use super::{Cx, Sessions, inside};
 use crate::effect::Conn;
 use crate::error::Error;
@@ -51,7 +51,7 @@ impl Sessions {
         };
         let of = (&cx.work.replica, &cx.work.config);
         let mut may_call = |number: u16| {
-            let named = || called(offered.map(|(_, interface)| interface), u16::MAX);
+            let named = || called(offered.map(|(_, interface)| &**interface), u16::MAX);
             cx.work.seats.check(asked.conn, of, |rights| rights.calls_any(of_service, number), named)
         };
         let offered = match offered.map(|(number, _)| may_call(number)) {
@@ -101,12 +101,9 @@ impl Sessions {
         };
         let methods = (0..stands.methods.len()).map(number_of).collect();
         let config = &mut cx.work.config;
-        let table = match caller.is_service() {
-            true => Table::Services(&mut config.services),
-            false => Table::Methods(&mut config.methods),
-        };
-        let number = self.serving.versions.bind(conn, caller, (of, version, stands), table)?;
-        // Rights are by number, and this one may have meant another version when they were looked up.
+        let tables = Tables { services: &mut config.services, methods: &mut config.methods };
+        let number = self.serving.versions.bind(conn, caller, (of, version, stands), tables)?;
+        // Rights are by number, and this one may be new since they were looked up.
         cx.work.seats.look_again(conn);
         self.serving.look_again(client);
         Ok((number, methods))

@@ -1,8 +1,8 @@
-//! Which connections call by versions of interfaces, and when such a version is let go of.
+//! The versions of interfaces by which connections call, and when such a version is let go of.
 //!
 //! Callers of one build share a version. It stands as long as a connection has bound it, and after that until
-//! its number is needed: calls that are under way then have ended, or name a connection that is gone. The
-//! invariant: the number of a version that a connection has bound means that version alone.
+//! room is needed. The invariant: a number means one version for as long as the server runs. The number of a
+//! version that was let go of has no methods any more, so whoever still calls by it binds anew.
 
 use tercel_wire::interface::Interface;
 use tercel_wire::message::{Limit, Refusal};
@@ -31,24 +31,28 @@ struct Standing {
     conns: Vec<Conn>,
 }
 
-/// The table in which a version stands.
-pub(super) enum Table<'a> {
-    Services(&'a mut Services),
-    Methods(&'a mut Offers),
+/// The tables in which versions stand.
+pub(super) struct Tables<'a> {
+    pub services: &'a mut Services,
+    pub methods: &'a mut Offers,
 }
 
-impl Table<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Table::Services(services) => services.len(),
-            Table::Methods(offers) => offers.len(),
+impl Tables<'_> {
+    fn len(&self, is_service: bool) -> usize {
+        if is_service { self.services.len() } else { self.methods.len() }
+    }
+
+    fn add(&mut self, of: u16, version: Version, stands: Interface) {
+        match stands.is_service() {
+            true => self.services.add_version(of, version, stands),
+            false => self.methods.add_version(of, version, stands),
         }
     }
 
-    fn put(&mut self, of: u16, at: u16, version: Version, stands: Interface) {
-        match self {
-            Table::Services(services) => services.put_version(of, at, version, stands),
-            Table::Methods(offers) => offers.put_version(of, at, version, stands),
+    fn empty(&mut self, gone: &Standing) {
+        match gone.caller.is_service() {
+            true => self.services.empty_version(gone.number),
+            false => self.methods.empty_version(gone.number),
         }
     }
 }
@@ -57,13 +61,13 @@ impl Versions {
     /// The number of the version of a caller, of an interface with the number `of`.
     ///
     /// # Errors
-    /// `Full`, in words, if its description is too large, or too many versions are in use.
+    /// `Full`, in words, if its description is too large, or too many versions are in use or were.
     pub(super) fn bind(
         &mut self,
         conn: Conn,
         caller: &Interface,
         (of, version, stands): (u16, Version, Interface),
-        mut table: Table<'_>,
+        mut tables: Tables<'_>,
     ) -> Result<u16, (Refusal, String)> {
         if let Some(standing) = self.all.iter_mut().find(|standing| standing.caller == *caller) {
             if !standing.conns.contains(&conn) {
@@ -82,29 +86,37 @@ impl Versions {
         if bytes > limits::VERSION_BYTES_MAX {
             return full("and its description is too large: build both from one source");
         }
-        let of_conn = self.all.iter().filter(|standing| standing.conns.contains(&conn)).count();
-        if of_conn >= limits::VERSIONS_CONN_MAX {
+        let of_conn = self.all.iter().filter(|standing| standing.conns.contains(&conn));
+        let (count, bytes_of_conn) = of_conn.fold((0, bytes), |(n, sum), one| (n + 1, sum + one.bytes));
+        if count >= limits::VERSIONS_CONN_MAX || bytes_of_conn > limits::VERSIONS_CONN_BYTES_MAX {
             return full("and as many others on this connection as the server takes: build it anew");
         }
-        let is_kind = |standing: &Standing| standing.caller.is_service() == caller.is_service();
-        let is_full = self.all.len() >= limits::VERSIONS_MAX
-            || self.bytes + bytes > limits::VERSIONS_BYTES_MAX
-            || table.len() >= usize::from(u16::MAX);
-        let unused = self.all.iter().position(|standing| standing.conns.is_empty() && is_kind(standing));
-        let unused = unused.filter(|_| is_full);
-        let freed = unused.map_or(0, |at| self.all[at].bytes);
-        let fits = self.bytes - freed + bytes <= limits::VERSIONS_BYTES_MAX;
-        if is_full && (unused.is_none() || !fits) {
+        let number = tables.len(caller.is_service());
+        if number >= limits::VERSIONS_EVER_MAX {
+            return full("and has met as many others as it tells apart: start the server again");
+        }
+        if !self.make_room(bytes, &mut tables) {
             return full("and as many others are in use as the server takes: build it anew, or call later");
         }
-        let number = match unused {
-            Some(at) => self.all.swap_remove(at).number,
-            None => table.len() as u16,
-        };
-        self.bytes = self.bytes - freed + bytes;
-        table.put(of, number, version, stands);
+        let number = number as u16;
+        self.bytes += bytes;
+        tables.add(of, version, stands);
         self.all.push(Standing { caller: caller.clone(), number, bytes, conns: vec![conn] });
         Ok(number)
+    }
+
+    /// Lets go of versions that no connection has bound, the oldest first, until there is room for one of so
+    /// many bytes. Says whether there is.
+    fn make_room(&mut self, bytes: usize, tables: &mut Tables<'_>) -> bool {
+        while self.all.len() >= limits::VERSIONS_MAX || self.bytes + bytes > limits::VERSIONS_BYTES_MAX {
+            let Some(at) = self.all.iter().position(|standing| standing.conns.is_empty()) else {
+                return false;
+            };
+            let gone = self.all.remove(at);
+            self.bytes -= gone.bytes;
+            tables.empty(&gone);
+        }
+        true
     }
 
     /// A connection is gone.
@@ -153,6 +165,7 @@ mod tests {
 
     struct Here {
         services: Services,
+        methods: Offers,
         versions: Versions,
     }
 
@@ -160,14 +173,15 @@ mod tests {
         fn bind(&mut self, conn: u64, caller: &Interface) -> Result<u16, String> {
             let (of, own) = self.services.find("Till").unwrap();
             let (version, stands) = Version::new(own, caller);
-            let table = Table::Services(&mut self.services);
-            self.versions.bind(Conn(conn), caller, (of, version, stands), table).map_err(|(_, why)| why)
+            let tables = Tables { services: &mut self.services, methods: &mut self.methods };
+            self.versions.bind(Conn(conn), caller, (of, version, stands), tables).map_err(|(_, why)| why)
         }
     }
 
     fn here() -> Here {
         let service = Service::new::<Till>(|_, _, _, _| Ok(crate::rpc::Ended::Returned));
-        Here { services: Services::default().with(service), versions: Versions::default() }
+        let services = Services::default().with(service);
+        Here { services, methods: Offers::default(), versions: Versions::default() }
     }
 
     #[test]
@@ -194,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn number_is_given_anew_once_nobody_has_it() {
+    fn number_means_one_version_for_ever() {
         let mut here = here();
         let conn_of = |build: usize| (build / limits::VERSIONS_CONN_MAX) as u64;
         for build in 0..limits::VERSIONS_MAX {
@@ -202,17 +216,32 @@ mod tests {
         }
         let why = here.bind(99, &caller(1_000, 1)).unwrap_err();
         assert!(why.contains("are in use"), "{why}");
+        // The first one of a connection that is gone makes room.
         here.versions.left(Conn(1));
-        let number = usize::from(here.bind(99, &caller(1_000, 1)).unwrap());
+        let number = here.bind(99, &caller(1_000, 1)).unwrap();
+        assert_eq!(usize::from(number), 1 + limits::VERSIONS_MAX);
+        let gone = 1 + limits::VERSIONS_CONN_MAX as u16;
+        assert!(here.services.procedure(gone, 0).is_none());
         assert!(
-            (1 + limits::VERSIONS_CONN_MAX..=2 * limits::VERSIONS_CONN_MAX).contains(&number),
-            "{number}"
+            here.services.procedure(gone + 1, 0).is_some() && here.services.procedure(number, 0).is_some()
         );
-        assert_eq!(here.services.len(), 1 + limits::VERSIONS_MAX);
-        let stands = here.services.with_versions().nth(number).unwrap();
-        assert_eq!(stands.methods[0].takes, caller(1_000, 1).methods[0].takes);
-        // What others have bound is what it was.
+        // What others have bound is what it was; what was let go of gets another number.
         assert_eq!(here.bind(99, &caller(3, 1)), Ok(4));
+        assert_eq!(here.bind(98, &caller(limits::VERSIONS_CONN_MAX, 1)), Ok(number + 1));
+    }
+
+    #[test]
+    fn server_tells_so_many_versions_apart() {
+        let mut here = here();
+        for build in 1..limits::VERSIONS_EVER_MAX {
+            assert_eq!(here.bind(build as u64, &caller(build, 1)), Ok(build as u16));
+            here.versions.left(Conn(build as u64));
+        }
+        let why = here.bind(1, &caller(0, 1)).unwrap_err();
+        assert!(why.contains("start the server again"), "{why}");
+        // A version that stands is still bound.
+        let last = limits::VERSIONS_EVER_MAX - 1;
+        assert_eq!(here.bind(1, &caller(last, 1)), Ok(last as u16));
     }
 
     #[test]
@@ -236,12 +265,21 @@ mod tests {
             large.methods.extend(names.map(|name| tercel_wire::interface::Method { name, ..method.clone() }));
             large
         };
-        let fit = limits::VERSIONS_BYTES_MAX / bytes(&large(0));
+        let fit = limits::VERSIONS_CONN_BYTES_MAX / bytes(&large(0));
         assert!(bytes(&large(0)) <= limits::VERSION_BYTES_MAX && fit < limits::VERSIONS_CONN_MAX);
         assert!((0..fit).all(|build| here.bind(1, &large(build)).is_ok()));
-        assert!(here.bind(1, &large(fit)).unwrap_err().contains("are in use"));
+        assert!(here.bind(1, &large(fit)).unwrap_err().contains("on this connection"));
+        // Others have their own, until all have as much as there is.
+        let mut taken = fit;
+        let why = loop {
+            match here.bind((taken / fit) as u64 + 1, &large(taken)) {
+                Ok(_) => taken += 1,
+                Err(why) => break why,
+            }
+        };
+        assert!(why.contains("are in use") && taken >= 3 * fit, "{taken}: {why}");
         here.versions.left(Conn(1));
-        here.bind(2, &large(fit)).unwrap();
+        here.bind(99, &large(taken)).unwrap();
         assert!(here.versions.bytes <= limits::VERSIONS_BYTES_MAX);
     }
 }

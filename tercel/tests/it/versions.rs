@@ -282,7 +282,9 @@ mod new {
                     let purse = tx.get_root::<Purse>("purse")?;
                     let total = purse.cents() + seats;
                     purse.edit()?.set_cents(total)?;
-                    Ok(Receipt { total, first: None, kind: Kind::Cash, vat: 19 })
+                    // Whoever books many pays by a kind that older callers do not know.
+                    let kind = if seats < 100 { Kind::Cash } else { Kind::Cheque };
+                    Ok(Receipt { total, first: None, kind, vat: 19 })
                 })
             })?)
         }
@@ -542,6 +544,55 @@ fn answer_under_a_key_outlives_the_build() {
         "{other:?}"
     );
     assert_eq!(client.run(|tx| Ok(tx.get(purse)?.cents())), Ok(42));
+    // What was executed, and has come to what its caller cannot read, is never said to be not begun.
+    for _ in 0..2 {
+        let failed = shop.client.service::<dyn old::Till>().with_key("seats 2").book(100);
+        assert!(
+            matches!(&failed, Err(Failure::Space(Error::Failed(why))) if why.contains("`Cheque`")),
+            "{failed:?}"
+        );
+        assert_eq!(client.run(|tx| Ok(tx.get(purse)?.cents())), Ok(142));
+    }
+}
+
+#[derive(Record, Clone)]
+struct Mark {
+    /// A program may write any description: this one makes 80 bytes of each byte.
+    a_name_so_long_that_a_list_of_a_million_says_it_more_often_than_there_is_room_for: u8,
+}
+
+#[service]
+trait Marks {
+    #[once]
+    fn set(&self, marks: List<Mark>) -> u64;
+}
+
+struct Set;
+
+impl Marks for Set {
+    fn set(&self, cx: &Context<'_>, marks: List<Mark>) -> Called<u64> {
+        Ok(cx.run(|tx| tercel::once(tx, cx.key()?, || Ok(marks.len() as u64)))?)
+    }
+}
+
+#[test]
+fn names_under_a_key_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        Server::builder(dir.path()).listen("127.0.0.1:0").service(Marks::serve(Set)).start().unwrap();
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let set = |key: &str, count: usize| {
+        let mark =
+            Mark { a_name_so_long_that_a_list_of_a_million_says_it_more_often_than_there_is_room_for: 1 };
+        client.service::<dyn Marks>().with_key(key).set(vec![mark; count].into())
+    };
+    assert_eq!(set("few", 1_000), Ok(1_000));
+    let refused = set("many", 1_000_000);
+    assert!(
+        matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("fewer elements")),
+        "{refused:?}"
+    );
+    assert_eq!(set("many", 1_000), Ok(1_000));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! it becomes are not looked through for any.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::marker::PhantomData;
 
 use tercel_wire::layout::{Layout, Shape, padded};
@@ -63,7 +64,8 @@ impl<F: Field> ValueReader<F> {
     /// they are of this one.
     ///
     /// # Errors
-    /// As [`ValueReader::read`]; `Schema` if that version cannot become this one.
+    /// As [`ValueReader::read`]; `Failed` if that version cannot become this one: the value is there, and
+    /// this program cannot read it.
     pub fn read_version(&self, tx: &Tx<'_>, bytes: &[u8], words: &[u8]) -> Result<F, Error> {
         if words.is_empty() || *words == self.words()[..] {
             return self.read(tx, bytes);
@@ -74,12 +76,14 @@ impl<F: Field> ValueReader<F> {
         body.resize(padded(bytes.len()), 0);
         from.check(&body).map_err(|_| damaged())?;
         let to = layout_of::<F>();
-        let other = |misfit| Error::Schema(format!("a value that was kept is of another version: {misfit}"));
-        to.fits(&from).map_err(other)?;
+        let other = |why: &dyn fmt::Display| {
+            Error::Failed(format!("a value that was kept is of another version: {why}"))
+        };
+        to.fits(&from).map_err(|misfit| other(&misfit))?;
         let mut whole = NoSpill;
         let mut e = Encoder::new(to.size(), &mut whole).spill_above(OBJECT_BYTES_MAX);
         convert(&from, &body, &to, &mut e, |_, _| false);
-        self.read(tx, &e.finish_bytes()?)
+        self.read(tx, &e.finish_bytes().map_err(|e| other(&e))?)
     }
 
     /// The value of these bytes.
