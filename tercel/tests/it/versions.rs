@@ -1,8 +1,11 @@
 //! Programs that were built at different times: the same service and the same interface, with records that
 //! have changed between two builds, over every connection and in both directions.
 
-use std::sync::Arc;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use tercel::access::{Principal, Role, grant};
 use tercel::rpc::{Input, Output};
@@ -553,6 +556,90 @@ fn answer_under_a_key_outlives_the_build() {
         );
         assert_eq!(client.run(|tx| Ok(tx.get(purse)?.cents())), Ok(142));
     }
+}
+
+mod before {
+    use super::*;
+
+    #[service]
+    pub trait Desk {
+        fn sold(&self) -> u64;
+        #[once]
+        fn sell(&self, seats: u32) -> u64;
+    }
+
+    impl Desk for Sold {
+        fn sold(&self, _: &Context<'_>) -> Called<u64> {
+            Ok(self.0.load(Ordering::SeqCst))
+        }
+
+        fn sell(&self, _: &Context<'_>, seats: u32) -> Called<u64> {
+            Ok(self.0.fetch_add(seats.into(), Ordering::SeqCst))
+        }
+    }
+}
+
+mod after {
+    use super::*;
+
+    #[service]
+    pub trait Desk {
+        fn sold(&self) -> u64;
+        #[once]
+        fn sell(&self, seats: u64) -> u64;
+    }
+
+    impl Desk for Sold {
+        fn sold(&self, _: &Context<'_>) -> Called<u64> {
+            Ok(self.0.load(Ordering::SeqCst))
+        }
+
+        fn sell(&self, _: &Context<'_>, seats: u64) -> Called<u64> {
+            let before = self.0.fetch_add(seats, Ordering::SeqCst);
+            // Its connection is cut before it answers.
+            self.1.lock().unwrap().iter().for_each(|end| end.shutdown(Shutdown::Both).unwrap());
+            Ok(before)
+        }
+    }
+}
+
+/// Seats that were sold, and the ends of a relay that is cut then.
+#[derive(Clone, Default)]
+struct Sold(Arc<AtomicU64>, Arc<Mutex<Vec<TcpStream>>>);
+
+impl Sold {
+    /// Leads one connection to a server, and no other.
+    fn relay(&self, to: String) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (at, ends) = (listener.local_addr().unwrap().to_string(), self.1.clone());
+        thread::spawn(move || {
+            let (here, there) = (listener.accept().unwrap().0, TcpStream::connect(to).unwrap());
+            drop(listener);
+            ends.lock().unwrap().extend([here.try_clone().unwrap(), there.try_clone().unwrap()]);
+            let (mut to_server, mut from_client) = (there.try_clone().unwrap(), here.try_clone().unwrap());
+            thread::spawn(move || _ = std::io::copy(&mut from_client, &mut to_server));
+            _ = std::io::copy(&mut &there, &mut &here);
+        });
+        at
+    }
+}
+
+/// The newer one executes the call and its answer is lost; the older one cannot be called so, and knows
+/// nothing of that.
+#[test]
+fn doubt_outlives_a_server_of_another_build() {
+    use after::DeskCalls as _;
+    let (newer, older) = (Sold::default(), Sold::default());
+    let application = || Server::application("desk").listen("127.0.0.1:0");
+    let first = application().service(after::Desk::serve(newer.clone())).start().unwrap();
+    let second = application().service(before::Desk::serve(older.clone())).start().unwrap();
+    let both = format!("{},{}", newer.relay(first.addresses()[0].to_string()), second.addresses()[0]);
+    let client = Client::connect(&*both).unwrap();
+    let desk = client.service::<dyn after::Desk>().within(Duration::from_secs(20));
+    assert_eq!(desk.sold(), Ok(0));
+    let told = desk.with_key("seats").sell(3);
+    assert!(matches!(&told, Err(Failure::Space(Error::Unknown { .. }))), "{told:?}");
+    assert_eq!((newer.0.load(Ordering::SeqCst), older.0.load(Ordering::SeqCst)), (3, 0));
 }
 
 #[derive(Record, Clone)]
