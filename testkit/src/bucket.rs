@@ -33,6 +33,8 @@ pub struct Request {
     pub is_list: bool,
     /// The number of the request, from 1.
     pub number: u64,
+    /// The first byte of what it writes.
+    pub first: Option<u8>,
 }
 
 /// The thing that goes wrong with a request.
@@ -227,6 +229,7 @@ impl Service {
             key: prefix.map_or(key.unwrap_or_default(), |(_, prefix)| prefix).to_string(),
             is_list,
             number: state.requests.len() as u64 + 1,
+            first: arrived.body.first().copied(),
         };
         state.requests.push((request.clone(), 0));
         let at = state.requests.len() - 1;

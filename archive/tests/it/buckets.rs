@@ -204,10 +204,14 @@ fn silent_service_is_given_up_in_time() {
 fn two_writers_race_for_the_head() {
     for round in 0..8 {
         let bucket = Bucket::start();
-        // The answers of every other write of the head are lost, so both look again for what became of it.
-        bucket.judge(move |request| match is_write(request, "a/head") && (request.number + round) % 2 == 0 {
-            true => Fault::Loses,
-            false => Fault::No,
+        // The answer of every other write of the head by each of them is lost, so both look again for what
+        // became of it.
+        let mut writes = [round % 2, round / 2];
+        bucket.judge(move |request| {
+            let by = request.first.filter(|_| is_write(request, "a/head"));
+            let Some(count) = by.and_then(|by| writes.get_mut(usize::from(by) - 1)) else { return Fault::No };
+            *count += 1;
+            if *count % 2 == 0 { Fault::Loses } else { Fault::No }
         });
         let swaps = |name: u8| {
             let store = quick(&bucket, "a");
