@@ -138,8 +138,8 @@ pub const VERSIONS_CONN_MAX: usize = 64;
 pub const VERSIONS_CONN_BYTES_MAX: usize = 1 << 20;
 
 /// Numbers of interfaces and their versions that a server gives out while it runs. None is given out again,
-/// and each takes some hundred bytes.
-pub const VERSIONS_EVER_MAX: usize = 4_096;
+/// and each takes some bytes at every connection whose rights are judged.
+pub const VERSIONS_EVER_MAX: usize = 1_024;
 
 /// Bytes of the description of one version: 256 methods with layouts of 200 bytes each.
 pub const VERSION_BYTES_MAX: usize = 256 << 10;
