@@ -153,6 +153,8 @@ fn refused(e: Error, is_method: bool, is_keyed: bool) -> Unended {
             "no answer came in time: it is not known whether the call was executed, as operation {op}"
         )),
         e @ Error::Failed(_) if !is_method => Unended { failure: Failure::from(e), executed: "in part" },
+        // It may have been executed before, under this key, with a result that cannot be read any more.
+        e @ Error::Failed(_) if is_keyed => Unended { failure: Failure::from(e), executed: "unknown" },
         e => Failure::at_server(e, OPTION).into(),
     }
 }

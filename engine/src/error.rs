@@ -50,8 +50,9 @@ pub enum Error {
         what: Box<str>,
     },
     /// A method or procedure was begun and did not come to its end: it panicked, or met an error of the
-    /// space. The work of a procedure before that stays; of a method nothing does. The server's program must
-    /// act.
+    /// space. The work of a procedure before that stays; of a method nothing does. Or it was executed, now
+    /// or before under its key, and has come to a result that this build cannot read. The server's program
+    /// must act.
     #[error("the call has failed at the server: {0}")]
     Failed(String),
     /// The object's place was reserved by an earlier transaction, and is lost with the session that it was

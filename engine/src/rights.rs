@@ -93,9 +93,12 @@ pub(crate) struct Rights {
     writes_all: bool,
     /// The classes whose objects it writes otherwise, in order.
     classes: Vec<ClassId>,
-    /// By the numbers of services, and of the interfaces of objects.
+    /// By the numbers of services, and of the interfaces of objects. Behind those that are the server's own
+    /// are the versions of them.
     services: Vec<Calls>,
     methods: Vec<Calls>,
+    /// The numbers of both without versions.
+    own: [usize; 2],
 }
 
 impl Rights {
@@ -125,6 +128,7 @@ impl Rights {
             classes: classes.collect(),
             services: config.services.with_versions().map(calls).collect(),
             methods: config.methods.with_versions().map(calls).collect(),
+            own: [config.services.interfaces().len(), config.methods.interfaces().len()],
         }
     }
 
@@ -159,14 +163,16 @@ impl Rights {
     }
 
     fn has_all_of(&self, other: &Rights) -> bool {
-        let keeps = |mine: &[Calls], its: &[Calls]| {
-            its.iter().zip(mine).all(|(its, mine)| *its == Calls::None || its == mine || *mine == Calls::All)
+        // Versions go when nobody has them bound: that takes no right away.
+        let keeps = |mine: &[Calls], its: &[Calls], own: usize| {
+            let mut own = its.iter().zip(mine).take(own);
+            own.all(|(its, mine)| *its == Calls::None || its == mine || *mine == Calls::All)
         };
         self.bits & other.bits == other.bits
             && (self.writes_all
                 || !other.writes_all && other.classes.iter().all(|id| self.classes.contains(id)))
-            && keeps(&self.services, &other.services)
-            && keeps(&self.methods, &other.methods)
+            && keeps(&self.services, &other.services, self.own[0])
+            && keeps(&self.methods, &other.methods, self.own[1])
     }
 }
 

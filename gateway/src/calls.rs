@@ -34,7 +34,8 @@ impl Ready {
     /// An error of the call.
     pub fn wrong(&self, e: Error) -> Wrong {
         match e {
-            Error::Failed(_) if !self.object.is_null() => Wrong::Method(e),
+            // Under a key the method may have been executed before, and its result not be readable any more.
+            Error::Failed(_) if !self.object.is_null() && self.key.is_empty() => Wrong::Method(e),
             e => Wrong::Space(e),
         }
     }

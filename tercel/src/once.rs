@@ -157,8 +157,8 @@ impl<'k> From<(&'k [u8], &'k [u8])> for OnceKey<'k> {
 ///
 /// # Errors
 /// The error of `body`, of which nothing is kept; `Invalid` if the key has no bytes or more than 128, or
-/// stands for another request; `Full` if the result has more than 4 KiB; and as reads and writes of the
-/// transaction.
+/// stands for another request; `Full` if the result has more than 4 KiB; `Failed` if the body ran before, in
+/// a build whose result this one cannot read; and as reads and writes of the transaction.
 pub fn once<'k, R: Field>(
     tx: &Tx<'_>,
     key: impl Into<OnceKey<'k>>,
@@ -199,7 +199,7 @@ pub const OTHER_REQUEST: &str = "this key stands for another request: take a new
 /// repetition names an object that is not there any more.
 ///
 /// # Errors
-/// As reads of the transaction.
+/// As reads of the transaction; `Failed` as of [`once`], `Schema` if the arguments say too much.
 pub fn returned_under(
     tx: &Tx<'_>,
     key: &[u8],
@@ -215,7 +215,7 @@ pub fn returned_under(
     let damaged = |e: DecodeError| Error::Corrupt(format!("what method `{}` is to take: {e}", method.name));
     let mut said = object.to_vec();
     let payload = Payload::decode(takes, &method.takes).map_err(damaged)?;
-    said::put(&method.takes, &payload, CALL_MAX, &mut said).map_err(Error::Invalid)?;
+    said::put(&method.takes, &payload, CALL_MAX, &mut said).map_err(Error::Schema)?;
     let request = [interface.name.as_bytes(), method.name.as_bytes(), &said];
     let object = Oref::from_raw(u32::from_le_bytes(*object)).filter(|_| kept.request() == digest(&request));
     let Some(object) = object else { return Ok(None) };

@@ -21,31 +21,33 @@ use crate::layout::{FieldLayout, Layout, Shape, Var, var};
 use crate::payload::Payload;
 use crate::schema::Scalar;
 
-/// Appends what a payload of the layout says, in at most `max` bytes more. [`Payload::decode`] has checked
-/// it.
+/// Appends what a payload of the layout says. [`Payload::decode`] has checked it. Each field of each record
+/// of a list costs its name and [`FIELD_COST`], said or not, and all together cost `max` at most.
 ///
 /// # Errors
-/// A sentence: it is too much, for each record of a list says the names of its fields, and its sender has
-/// written the layout; or a large part is not as long as the record says.
+/// A sentence: it costs too much, for its sender has written the layout; or a large part is not as long as
+/// the record says.
 pub fn put(layout: &Layout, payload: &Payload<'_>, max: usize, out: &mut Vec<u8>) -> Result<(), String> {
-    let end = out.len().saturating_add(max);
-    let mut said = Said { payload, out, end };
-    let put = said.record(layout, payload.record(), 0).and_then(|_| said.check());
-    put.map_err(|e| match e {
-        DecodeError::TooMany(_) => format!(
-            "with a key, arguments and the names of their fields have {max} bytes at most: give fewer elements at once, or \
+    let put = Said { payload, out, left: max }.record(layout, payload.record(), 0);
+    put.map(drop).map_err(|e| match e {
+        DecodeError::TooMany(_) => {
+            "with a key, a call takes no lists of so many records with so many fields: give fewer elements at once, or \
              shorter names"
-        ),
+                .into()
+        }
         e => e.to_string(),
     })
 }
+
+/// The cost of looking at a field, beside its name, in bytes that could be written instead.
+pub const FIELD_COST: usize = 16;
 
 /// Writes what a payload says.
 struct Said<'s, 'a> {
     payload: &'s Payload<'a>,
     out: &'s mut Vec<u8>,
-    /// The length that the output may have.
-    end: usize,
+    /// The cost that it may still have.
+    left: usize,
 }
 
 /// Set if there is anything in a value that a missing field does not say.
@@ -57,7 +59,7 @@ impl<'a> Said<'_, 'a> {
         fields.sort_unstable_by(|p, q| p.name.cmp(&q.name));
         let from = self.out.len();
         for p in fields {
-            self.check()?;
+            self.pay(FIELD_COST + p.name.len())?;
             let before = self.out.len();
             self.number(p.name.len() as u64 + 1);
             self.out.extend_from_slice(p.name.as_bytes());
@@ -129,7 +131,7 @@ impl<'a> Said<'_, 'a> {
         };
         self.begin(8, len);
         for i in 0..len {
-            self.check()?;
+            self.pay(1)?;
             self.value(t, elements, from + i * t.size())?;
         }
         Ok(len > 0)
@@ -144,9 +146,10 @@ impl<'a> Said<'_, 'a> {
         }
     }
 
-    /// Refuses to say more than there may be.
-    fn check(&self) -> Result<(), DecodeError> {
-        if self.out.len() > self.end { Err(DecodeError::TooMany("names under a key")) } else { Ok(()) }
+    /// Refuses what costs too much.
+    fn pay(&mut self, cost: usize) -> Result<(), DecodeError> {
+        self.left = self.left.checked_sub(cost).ok_or(DecodeError::TooMany("names under a key"))?;
+        Ok(())
     }
 
     fn scalar(&mut self, s: Scalar, body: &'a [u8], at: usize) -> bool {

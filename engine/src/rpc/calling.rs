@@ -151,8 +151,17 @@ impl<'a> Calling<'a> {
             attempt += 1;
             let is_late = self.until.is_some_and(|until| self.port.now() >= until);
             if !is_worth_it || is_late || attempt >= limits::RUN_ATTEMPTS_MAX {
-                // A server of another build that cannot be called so knows nothing of earlier attempts.
-                let is_refused = matches!(why, Some(Refusal::Late | Refusal::Schema));
+                // A server that cannot be called so, or not now, says nothing of earlier attempts.
+                let is_refused = matches!(
+                    why,
+                    Some(
+                        Refusal::Late
+                            | Refusal::Schema
+                            | Refusal::Denied
+                            | Refusal::Corrupt
+                            | Refusal::Full(_)
+                    )
+                );
                 let is_verdict = came_to.is_ok() && !is_worth_it && !is_refused;
                 if let Some(doubt) = doubt.filter(|_| !is_verdict) {
                     return Err(doubt);

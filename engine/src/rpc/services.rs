@@ -261,6 +261,8 @@ impl Procedure<'_> {
                 let gives = out.len() - head;
                 format!("`{name}` gives {gives} bytes, and a result has {} at most, 64 MiB", limits::CALL_MAX)
             }
+            // The client says that the call has failed.
+            Some(Err(Error::Failed(what))) => what,
             Some(Err(e)) => e.to_string(),
             None => format!("`{name}` has panicked at the server"),
         };
@@ -395,7 +397,7 @@ impl Job {
             let is_begun = match self.services.procedure(self.method.0, self.method.1) {
                 _ if wrong.is_some() => {
                     let wrong = wrong.unwrap_or_default();
-                    put(id, ResponseEnd::Refused(Refusal::Misused, &wrong), &mut body);
+                    put(id, ResponseEnd::Refused(Refusal::Schema, &wrong), &mut body);
                     false
                 }
                 Some(procedure) => {

@@ -200,7 +200,7 @@ fn arguments<'a>(
     let given = Payload::decode(&call.payload, &method.takes).map_err(damaged)?;
     if !call.key.is_empty() {
         said.extend_from_slice(&call.target.raw().to_le_bytes());
-        let unsaid = |why| Error::Invalid(format!("what method `{}` is to take: {why}", method.name));
+        let unsaid = |why| Error::Schema(format!("what method `{}` is to take: {why}", method.name));
         said::put(&method.takes, &given, limits::CALL_MAX, said).map_err(unsaid)?;
     }
     let Some(converting) = &runs.converting else { return Ok(Given::new(given)) };

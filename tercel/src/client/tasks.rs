@@ -51,7 +51,11 @@ impl Tasks {
         let mut waiting = unpoison(self.waiting.lock());
         // One that is not found among the last is woken once more, for nothing.
         match waiting.iter_mut().rev().take(LOOKED_AT).find(|known| known.waker.will_wake(&new.waker)) {
-            Some(known) => *known = new,
+            // A task that waits for two things is woken by the first.
+            Some(known) => {
+                known.due = known.due.min(new.due);
+                known.is_pause &= new.is_pause;
+            }
             None => waiting.push(new),
         }
         self.count.store(waiting.len(), Ordering::Release);
@@ -183,6 +187,20 @@ mod tests {
         assert_eq!(tasks.wake_due(Now(300)), Duration::from_micros(100));
         assert_eq!(tasks.wake_due(Now(400)), Duration::MAX);
         assert_eq!((one.0.load(Ordering::SeqCst), other.0.load(Ordering::SeqCst)), (2, 1));
+    }
+
+    #[test]
+    fn task_of_two_waits_wakes_first() {
+        let (tasks, [(woken, waker)]) = (Tasks::default(), wakers());
+        tasks.wait(&waker, Now(100));
+        tasks.pause(&waker, Now(900));
+        assert_eq!(tasks.wake_due(Now(50)), Duration::from_micros(50));
+        tasks.happen();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        tasks.pause(&waker, Now(900));
+        tasks.wait(&waker, Now(2_000));
+        tasks.wake_due(Now(900));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 2);
     }
 
     #[test]

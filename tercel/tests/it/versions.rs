@@ -676,7 +676,7 @@ fn names_under_a_key_are_bounded() {
     assert_eq!(set("few", 1_000), Ok(1_000));
     let refused = set("many", 1_000_000);
     assert!(
-        matches!(&refused, Err(Failure::Space(Error::Invalid(why))) if why.contains("fewer elements")),
+        matches!(&refused, Err(Failure::Space(Error::Schema(why))) if why.contains("fewer elements")),
         "{refused:?}"
     );
     assert_eq!(set("many", 1_000), Ok(1_000));
