@@ -53,7 +53,7 @@ pub const VARIANTS: &[Variant] = &[
     engine(E::BackupForgetsReplaced, 20, None),
     engine(E::BackupUnsynced, 20, None),
     engine(E::TransferBetweenPieces, 60, Some(copied)),
-    engine(E::PagesBelievedBeyondLog, 60, Some(copied)),
+    engine(E::PagesBelievedBeyondLog, 60, Some(copied_amid_installs)),
     engine(E::PendingShown, 20, None),
     engine(E::PiecesNotKept, 40, None),
     engine(E::HeldIgnored, 20, None),
