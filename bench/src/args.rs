@@ -125,8 +125,8 @@ pub struct Soak {
     /// superuser
     #[arg(long)]
     pub slow_disks: bool,
-    /// Have a stranger, who knows all but the group's secret, say at every member what members say. Only with
-    /// --kill-every are members also killed and stopped
+    /// Let a stranger, who knows all but the group's secret, say at every member what members say; members
+    /// are also killed and stopped only with --kill-every
     #[arg(long)]
     pub stranger: bool,
     /// Fill the store with so many bytes first, such as 1G; up to 16G

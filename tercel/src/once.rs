@@ -199,7 +199,7 @@ pub const OTHER_REQUEST: &str = "this key stands for another request: take a new
 /// repetition names an object that is not there any more.
 ///
 /// # Errors
-/// As reads of the transaction; `Failed` as of [`once`], `Schema` if the arguments say too much.
+/// The errors of reads of the transaction; `Failed` as of [`once`], `Schema` if the arguments say too much.
 pub fn returned_under(
     tx: &Tx<'_>,
     key: &[u8],

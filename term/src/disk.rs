@@ -68,7 +68,7 @@ fn threads_on_disk(id: u32) -> Result<BTreeSet<u32>, Failure> {
     Ok(named.collect())
 }
 
-/// Says whether somebody follows the thread. One that has ended needs nobody.
+/// Says whether somebody follows the thread, or it has ended.
 fn is_followed(id: u32, thread: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{id}/task/{thread}/status"));
     status.map_or(true, |status| {

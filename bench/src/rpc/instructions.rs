@@ -58,13 +58,13 @@ fn count(call: &str, dir: &Path) -> Result<f64, String> {
         false => (&COUNTED[..], &WAITING[..]),
     };
     let sum = |functions: &[&str]| {
-        let each = functions.iter().map(|f| callgrind::instructions_of(&counted, f));
-        each.map(|n| (n > 0).then_some(n)).sum::<Option<u64>>()
+        let each = functions.iter().map(|function| match callgrind::instructions_of(&counted, function) {
+            0 => Err(format!("valgrind knows no function `{function}`: it was compiled into its callers")),
+            n => Ok(n),
+        });
+        each.sum::<Result<u64, String>>()
     };
-    let (Some(all), Some(waiting)) = (sum(all), sum(waiting)) else {
-        return Err("valgrind does not know one of the functions that are counted".into());
-    };
-    Ok((all - waiting) as f64 / f64::from(COUNT))
+    Ok((sum(all)? - sum(waiting)?) as f64 / f64::from(COUNT))
 }
 
 /// Runs under valgrind: a server, and a client that calls.

@@ -89,6 +89,10 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
         );
     }
     let mut members = dir.serve(args)?;
+    if args.slow_disks {
+        // Tried before the work: without strace there is nothing to wait for.
+        drop(members.slow_disk(0, Duration::ZERO)?);
+    }
     let addresses = members.addresses()?;
     let first = client(&addresses)?;
     let view = view_of(&first);

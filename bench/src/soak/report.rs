@@ -29,24 +29,10 @@ pub struct Run {
     met: Met,
     #[serde(flatten)]
     done: Done,
-    /// Commits that wrote something and were acknowledged.
-    acknowledged: u64,
-    /// Acknowledged commits that were not there in the end.
-    lost: usize,
-    duplicated: usize,
-    violations: usize,
-    sum_conserved: bool,
-    conflicts: u64,
-    /// Attempts that found no server.
-    unavailable: u64,
-    /// Commits of unknown outcome.
-    unknown: usize,
-    /// All transactions: acknowledged, read-only, aborted, and of unknown outcome.
-    transactions: usize,
-    /// Transactions that wrote nothing.
-    read_only: usize,
-    /// Transactions that did not happen: conflicts, and attempts without a server.
-    aborted: usize,
+    #[serde(flatten)]
+    work: Work,
+    #[serde(flatten)]
+    verdict: Verdict,
     #[serde(flatten)]
     worst: Worst,
     gaps: Vec<Gap>,
@@ -59,6 +45,40 @@ pub struct Run {
     appended: Vec<u64>,
     #[serde(skip)]
     perhaps: Vec<u64>,
+}
+
+/// The transactions of a run.
+#[derive(Default, Serialize)]
+struct Work {
+    /// All of them: acknowledged, read-only, aborted, and of unknown outcome.
+    transactions: usize,
+    /// Commits that wrote something and were acknowledged.
+    acknowledged: u64,
+    /// Transactions that wrote nothing.
+    read_only: usize,
+    /// Transactions that did not happen: conflicts, and attempts without a server.
+    aborted: usize,
+    conflicts: u64,
+    /// Attempts that found no server.
+    unavailable: u64,
+    /// Commits of unknown outcome.
+    unknown: usize,
+}
+
+/// The judgement of a run.
+#[derive(Serialize)]
+struct Verdict {
+    /// Acknowledged commits that were not there in the end.
+    lost: usize,
+    duplicated: usize,
+    violations: usize,
+    sum_conserved: bool,
+}
+
+impl Verdict {
+    fn is_sound(&self) -> bool {
+        self.lost == 0 && self.duplicated == 0 && self.violations == 0 && self.sum_conserved
+    }
 }
 
 /// The trouble of a run.
@@ -131,17 +151,8 @@ impl Run {
                 cuts,
             },
             done,
-            acknowledged: 0,
-            lost: 0,
-            duplicated: 0,
-            violations: 0,
-            sum_conserved: ending.cents == total,
-            conflicts: 0,
-            unavailable: 0,
-            unknown: 0,
-            transactions: 0,
-            read_only: 0,
-            aborted: 0,
+            work: Work::default(),
+            verdict: Verdict { lost: 0, duplicated: 0, violations: 0, sum_conserved: ending.cents == total },
             worst: Worst::default(),
             gaps: Vec::new(),
             recovery: Vec::new(),
@@ -156,23 +167,24 @@ impl Run {
     pub fn heard(&mut self, messages: Option<u64>) {
         self.stranger = messages;
         if messages.is_some() && self.faults.is_empty() && self.views > 0 {
-            self.violations += 1;
+            self.verdict.violations += 1;
             self.findings
                 .push(format!("{} beside a stranger alone", count(self.views, "view began", "views began")));
         }
         if messages == Some(0) {
-            self.violations += 1;
-            self.findings.push("the stranger could not say a word, which proves nothing".into());
+            self.verdict.violations += 1;
+            self.findings
+                .push("the stranger knew no group or could not say a word, which proves nothing".into());
         }
     }
 
     /// Counts what a client did.
     pub fn add(&mut self, record: &Record) {
-        self.conflicts += record.conflicts;
-        self.unavailable += record.unavailable;
+        self.work.conflicts += record.conflicts;
+        self.work.unavailable += record.unavailable;
         let request_ms = record.request_us_max as f64 / 1e3;
         self.worst.worst_request_ms = self.worst.worst_request_ms.max(request_ms);
-        self.violations += record.errors.len();
+        self.verdict.violations += record.errors.len();
         self.findings.extend(record.errors.iter().take(FINDINGS_MAX).cloned());
         self.appended.extend(&record.appended);
         self.perhaps.extend(&record.perhaps);
@@ -180,20 +192,20 @@ impl Run {
 
     /// Checks the history and what is there in the end; says which property is next.
     pub fn judge(&mut self, history: &History, ending: &Ending, next: impl FnMut(Property)) {
-        self.transactions = history.transactions.len();
+        self.work.transactions = history.transactions.len();
         let is_done = |t: &tercel_verify::Transaction| matches!(t.outcome, Ended::Committed(_));
-        self.acknowledged =
+        self.work.acknowledged =
             history.transactions.iter().filter(|t| is_done(t) && !t.is_read_only()).count() as u64;
-        self.aborted = history.transactions.iter().filter(|t| t.outcome == Ended::Aborted).count();
-        self.read_only = history.transactions.iter().filter(|t| is_done(t) && t.is_read_only()).count();
-        self.unknown = history.transactions.iter().filter(|t| t.outcome == Ended::Unknown).count();
+        self.work.aborted = history.transactions.iter().filter(|t| t.outcome == Ended::Aborted).count();
+        self.work.read_only = history.transactions.iter().filter(|t| is_done(t) && t.is_read_only()).count();
+        self.work.unknown = history.transactions.iter().filter(|t| t.outcome == Ended::Unknown).count();
         self.judge_journals(ending);
         self.measure(history);
         for violation in tercel_verify::check_each(history, next) {
             match violation.property {
-                Property::Durable => self.lost += 1,
-                Property::Once => self.duplicated += 1,
-                _ => self.violations += 1,
+                Property::Durable => self.verdict.lost += 1,
+                Property::Once => self.verdict.duplicated += 1,
+                _ => self.verdict.violations += 1,
             }
             if self.findings.len() < FINDINGS_MAX {
                 self.findings.push(violation.to_string());
@@ -208,14 +220,14 @@ impl Run {
         ending.entries.iter().for_each(|e| *times.entry(*e).or_default() += 1);
         for entry in &self.appended {
             if !times.contains_key(entry) {
-                self.lost += 1;
+                self.verdict.lost += 1;
                 self.findings.push(format!("entry {entry} was acknowledged and is in no journal"));
             }
         }
-        self.duplicated += times.values().filter(|&&n| n > 1).count();
+        self.verdict.duplicated += times.values().filter(|&&n| n > 1).count();
         let known: std::collections::BTreeSet<&u64> = self.appended.iter().chain(&self.perhaps).collect();
         for entry in times.keys().filter(|e| !known.contains(e)) {
-            self.violations += 1;
+            self.verdict.violations += 1;
             self.findings.push(format!("entry {entry} is in a journal and was never acknowledged"));
         }
         self.findings.truncate(FINDINGS_MAX);
@@ -255,10 +267,6 @@ impl Run {
         }
     }
 
-    fn is_sound(&self) -> bool {
-        self.lost == 0 && self.duplicated == 0 && self.violations == 0 && self.sum_conserved
-    }
-
     /// Prints it; the exit code tells whether all was well.
     pub fn tell(&self, json: bool, term: &Term) -> Outcome {
         if json {
@@ -266,7 +274,7 @@ impl Run {
         } else {
             self.print(term);
         }
-        Ok(if self.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+        Ok(if self.verdict.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(3) })
     }
 
     fn print(&self, term: &Term) {
@@ -281,12 +289,12 @@ impl Run {
         );
         tell!(
             "  {} transactions: {} commits acknowledged, {} that only read, {} that did not happen ({} conflicts), {} of unknown outcome",
-            thousands(self.transactions as u64),
-            thousands(self.acknowledged),
-            thousands(self.read_only as u64),
-            thousands(self.aborted as u64),
-            thousands(self.conflicts),
-            self.unknown
+            thousands(self.work.transactions as u64),
+            thousands(self.work.acknowledged),
+            thousands(self.work.read_only as u64),
+            thousands(self.work.aborted as u64),
+            thousands(self.work.conflicts),
+            self.work.unknown
         );
         tell!(
             "  {} freed {} that the root did not reach",
@@ -330,12 +338,12 @@ impl Run {
         }
         let verdict = format!(
             "lost {}, duplicated {}, violations {}, sum {}",
-            self.lost,
-            self.duplicated,
-            self.violations,
-            if self.sum_conserved { "conserved" } else { "not conserved" }
+            self.verdict.lost,
+            self.verdict.duplicated,
+            self.verdict.violations,
+            if self.verdict.sum_conserved { "conserved" } else { "not conserved" }
         );
-        tell!("  {}", if self.is_sound() { term.green(&verdict) } else { term.red(&verdict) });
+        tell!("  {}", if self.verdict.is_sound() { term.green(&verdict) } else { term.red(&verdict) });
         self.findings.iter().for_each(|f| tell!("  {f}"));
     }
 }

@@ -29,8 +29,8 @@ struct Facts {
     members: Vec<u64>,
 }
 
-/// Speaks to all members by turns until the run is over. Gives the number of messages that it wrote; those
-/// behind a refusal find nobody who reads them.
+/// Speaks to all members by turns until the run is over. Gives the number of messages that it wrote, of which
+/// nobody reads those behind a refusal; 0 if no member told it whose group it is.
 pub fn speak(shared: &Shared, addresses: &[SocketAddr], seed: u64) -> u64 {
     let (mut random, mut facts, mut sent) = (Random::new(seed), Facts::default(), 0);
     for round in 0_u64.. {
@@ -44,7 +44,7 @@ pub fn speak(shared: &Shared, addresses: &[SocketAddr], seed: u64) -> u64 {
         sent += visit(at, &facts, &mut random).unwrap_or(0);
         thread::sleep(BETWEEN);
     }
-    sent
+    if facts.members.is_empty() { 0 } else { sent }
 }
 
 /// Asks a member what anybody may know.

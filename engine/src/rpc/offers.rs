@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tercel_wire::interface::{Fit, Interface, InterfaceSchema};
+use tercel_wire::interface::{Fit, Interface, InterfaceSchema, Method};
 use tercel_wire::record::{Any, Ref};
 
 use super::versions::{Converting, Version};
@@ -64,7 +64,7 @@ impl fmt::Debug for Methods {
 /// The methods of an interface at a server, or of a version of one.
 #[derive(Debug, Clone)]
 struct Offer {
-    /// As its callers know it.
+    /// The interface as its callers know it.
     interface: Arc<Interface>,
     methods: Methods,
     version: Option<Version>,
@@ -82,6 +82,9 @@ pub struct Offers {
 /// The way in which a method is run here.
 #[derive(Clone, Copy)]
 pub(crate) struct Runs<'a> {
+    /// The interface and the method as the caller knows them.
+    pub interface: &'a Interface,
+    pub method: &'a Method,
     pub run: Run,
     /// The method's number there.
     pub number: usize,
@@ -144,14 +147,14 @@ impl Offers {
     pub(crate) fn runs(&self, number: u16, method: u16) -> Result<Runs<'_>, Error> {
         let none = || Error::Schema("the server has no such method: bind anew".into());
         let Offer { interface, methods, version } = self.all.get(usize::from(number)).ok_or_else(none)?;
-        let method = usize::from(method);
-        let caller = interface.methods.get(method).ok_or_else(none)?;
-        let own = Runs { run: methods.run, number: method, converting: None };
+        let number = usize::from(method);
+        let method = interface.methods.get(number).ok_or_else(none)?;
+        let own = Runs { interface, method, run: methods.run, number, converting: None };
         let Some(version) = version else { return Ok(own) };
-        match version.fit(method).ok_or_else(none)? {
+        match version.fit(number).ok_or_else(none)? {
             Fit::Same(number) => Ok(Runs { number: usize::from(*number), ..own }),
             Fit::Converts(number) => {
-                let converting = Some(Converting { own: version.own(*number), caller });
+                let converting = Some(Converting { own: version.own(*number), caller: method });
                 Ok(Runs { number: usize::from(*number), converting, ..own })
             }
             Fit::Refused(why) => Err(Error::Schema(why.clone())),

@@ -37,7 +37,7 @@ pub trait ServiceInterface {
 pub struct Service {
     schema: &'static InterfaceSchema,
     run: Arc<RunProcedure>,
-    /// Which procedures take bytes that are lent, by their numbers.
+    /// By the number of a procedure: set if it takes bytes that are lent.
     lent: Arc<[bool]>,
     keeps_replies: bool,
 }
@@ -365,12 +365,13 @@ impl Job {
     /// arguments say.
     ///
     /// # Errors
-    /// A sentence, if the arguments are damaged or say too much.
+    /// A sentence, if the arguments say too much.
     fn key<'s>(&'s self, said: &'s mut Vec<u8>) -> Result<Option<CallKey<'s>>, String> {
         let of = self.services.all.get(usize::from(self.method.0)).filter(|_| !self.key.is_empty());
         let method = of.and_then(|(interface, _)| interface.methods.get(usize::from(self.method.1)));
         let Some(((interface, _), method)) = of.zip(method) else { return Ok(None) };
-        let payload = Payload::decode(&self.payload, &method.takes).map_err(|e| e.to_string())?;
+        // Damaged arguments are refused before anybody asks for the key.
+        let Ok(payload) = Payload::decode(&self.payload, &method.takes) else { return Ok(None) };
         said::put(&method.takes, &payload, limits::CALL_MAX, said)?;
         let request = [interface.name.as_bytes(), method.name.as_bytes(), &said[..]];
         Ok(Some(CallKey { key: &self.key, request }))
@@ -382,33 +383,25 @@ impl Job {
     pub fn run(&self, now: Now, port: Option<&dyn Port>, items: Option<&Arc<dyn ItemPort>>) -> JobDone {
         let id = self.id.call.unwrap_or(CallId { slot: 0, seq: 1 });
         let mut body = Vec::new();
-        let mut has_touched = false;
+        let (mut has_touched, mut said) = (false, Vec::new());
         let is_cancelled = self.is_cancelled.load(Ordering::Relaxed) && !dropped(Rule::CancelledBegun);
         if is_cancelled || is_late(self.until, now) {
             put(id, ResponseEnd::Refused(Refusal::Late, ""), &mut body);
         } else {
             let cx = Context::slow(self.id.client, now, self.until, &self.is_cancelled, port, items);
-            let mut said = Vec::new();
-            let (key, wrong) = match self.key(&mut said) {
-                Ok(key) => (key, None),
-                Err(e) => (None, Some(format!("what the call is to take: {e}"))),
-            };
-            let cx = cx.with_key(key).by(&self.who);
-            let is_begun = match self.services.procedure(self.method.0, self.method.1) {
-                _ if wrong.is_some() => {
-                    let wrong = wrong.unwrap_or_default();
-                    put(id, ResponseEnd::Refused(Refusal::Schema, &wrong), &mut body);
-                    false
+            match (self.services.procedure(self.method.0, self.method.1), self.key(&mut said)) {
+                (Some(procedure), Ok(key)) => {
+                    let cx = cx.with_key(key).by(&self.who);
+                    let mut out = ReplyBody::new(&mut body);
+                    let is_begun = procedure.run(id, Taking::Payload(&self.payload), &cx, &mut out);
+                    has_touched = is_begun && cx.has_touched();
                 }
-                Some(procedure) => {
-                    procedure.run(id, Taking::Payload(&self.payload), &cx, &mut ReplyBody::new(&mut body))
+                (Some(procedure), Err(why)) => {
+                    let why = format!("what `{}` is to take: {why}", procedure.of.name);
+                    put(id, ResponseEnd::Refused(Refusal::Schema, &why), &mut body);
                 }
-                None => {
-                    put(id, ResponseEnd::Refused(Refusal::Schema, NO_METHOD), &mut body);
-                    false
-                }
-            };
-            has_touched = is_begun && cx.has_touched();
+                (None, _) => put(id, ResponseEnd::Refused(Refusal::Schema, NO_METHOD), &mut body),
+            }
         }
         JobDone { id: self.id, taken_bytes: self.payload.len(), body, has_touched }
     }

@@ -97,15 +97,14 @@ impl Server {
             return self.call_ended(ticket, Ended::Refused(Error::Timeout));
         }
         let offers = self.cx.work.config.methods.clone();
-        let method = offers.get(call.interface).and_then(|i| i.methods.get(call.method as usize));
-        let (method, runs) = match (method, offers.runs(call.interface, call.method)) {
-            (Some(method), Ok(runs)) => (method, runs),
-            // It was a version that was let go of while the call waited.
-            (_, Err(e)) => return self.call_ended(ticket, Ended::Refused(e)),
-            (None, Ok(_)) => return,
+        let runs = match offers.runs(call.interface, call.method) {
+            Ok(runs) => runs,
+            // The version of its caller was let go of while the call waited.
+            Err(e) => return self.call_ended(ticket, Ended::Refused(e)),
         };
+        let method = runs.method;
         let (mut taken, mut said) = (Vec::new(), Vec::new());
-        let given = match arguments(method, &runs, call, (&mut taken, &mut said)) {
+        let given = match arguments(&runs, call, (&mut taken, &mut said)) {
             Ok(given) => given,
             Err(e) => return self.call_ended(ticket, Ended::Refused(e)),
         };
@@ -133,11 +132,10 @@ impl Server {
                 port.run(method, tx, || match once {
                     None => run_for(&runs, reply, run),
                     Some(once) => {
-                        let names = offers.get(call.interface).map_or("", |of| &of.name);
-                        let request = [names.as_bytes(), method.name.as_bytes(), &said];
+                        let request = [runs.interface.name.as_bytes(), method.name.as_bytes(), &said];
                         let key = CallKey { key: &call.key, request };
                         let once = |layout: &[u8], body: Body<'_>| once(tx, key, layout, body);
-                        run_once(once, call, (method, &runs), run, reply)
+                        run_once(once, call, &runs, run, reply)
                     }
                 })
             });
@@ -191,11 +189,11 @@ impl Server {
 /// # Errors
 /// `Corrupt` if they are damaged; `Schema` if the caller is of a version whose arguments cannot be converted.
 fn arguments<'a>(
-    method: &Method,
     runs: &Runs<'_>,
     call: &'a Waiting,
     (taken, said): (&'a mut Vec<u8>, &mut Vec<u8>),
 ) -> Result<Given<'a>, Error> {
+    let method = runs.method;
     let damaged = |e| Error::Corrupt(format!("what method `{}` is to take: {e}", method.name));
     let given = Payload::decode(&call.payload, &method.takes).map_err(damaged)?;
     if !call.key.is_empty() {
@@ -203,9 +201,18 @@ fn arguments<'a>(
         let unsaid = |why| Error::Schema(format!("what method `{}` is to take: {why}", method.name));
         said::put(&method.takes, &given, limits::CALL_MAX, said).map_err(unsaid)?;
     }
+    taken_by(runs, given, taken)
+}
+
+/// The arguments as the method takes them here.
+///
+/// # Errors
+/// As [`arguments`].
+fn taken_by<'a>(runs: &Runs<'_>, given: Payload<'a>, taken: &'a mut Vec<u8>) -> Result<Given<'a>, Error> {
     let Some(converting) = &runs.converting else { return Ok(Given::new(given)) };
     *taken = converting.take(&given)?;
-    Ok(Given::new(Payload::decode(taken, &converting.own.takes).map_err(damaged)?))
+    let decoded = Payload::decode(taken, &converting.own.takes);
+    Ok(Given::new(decoded.map_err(|e| Error::Corrupt(format!("what `{}` takes: {e}", runs.method.name)))?))
 }
 
 /// Runs a method, with what its caller reads appended.
@@ -230,12 +237,12 @@ type Body<'b> = &'b mut dyn FnMut() -> Result<Vec<u8>, Error>;
 fn run_once(
     once: impl FnOnce(&[u8], Body<'_>) -> Result<KeptResult, Error>,
     call: &Waiting,
-    (method, runs): (&Method, &Runs<'_>),
+    runs: &Runs<'_>,
     mut run: impl FnMut(&mut Vec<u8>) -> Result<rpc::Ended, Error>,
     reply: &mut Vec<u8>,
 ) -> Result<rpc::Ended, Error> {
     let (object, mut failed) = (call.target.raw().to_le_bytes(), None);
-    let own = runs.converting.as_ref().map_or(method, |converting| converting.own);
+    let own = runs.converting.as_ref().map_or(runs.method, |converting| converting.own);
     let mut layout = Vec::new();
     own.gives.encode(&mut layout);
     let kept = once(&layout, &mut || {
@@ -258,8 +265,8 @@ fn run_once(
     }
     let kept = kept?;
     let result = kept.result.get(object.len()..).unwrap_or_default();
-    rpc::read_kept((&kept.layout, result), &method.gives, reply).map_err(|e| {
-        Error::Failed(format!("what `{}` has returned under this key: {}", method.name, e.what()))
+    rpc::read_kept((&kept.layout, result), &runs.method.gives, reply).map_err(|e| {
+        Error::Failed(format!("what `{}` has returned under this key: {}", runs.method.name, e.what()))
     })?;
     Ok(rpc::Ended::Returned)
 }
@@ -317,22 +324,14 @@ fn too_large(reply: &[u8], call: &Waiting) -> Error {
 fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option<(rpc::Ended, Stamp)> {
     let (oref, read_at) = request.object?;
     let offers = port.at.borrow().0.cx.work.config.methods.clone();
-    let interface = offers.get(request.interface)?;
-    let method = interface.methods.get(request.method as usize).filter(|method| method.reads)?;
-    let runs = offers.runs(request.interface, request.method).ok()?;
-    let given = Payload::decode(request.payload, &method.takes).ok()?;
-    let taken;
-    let given = match &runs.converting {
-        None => Given::new(given),
-        Some(converting) => {
-            taken = converting.take(&given).ok()?;
-            Given::new(Payload::decode(&taken, &converting.own.takes).ok()?)
-        }
-    };
+    let runs = offers.runs(request.interface, request.method).ok().filter(|runs| runs.method.reads)?;
+    let mut taken = Vec::new();
+    let given =
+        taken_by(&runs, Payload::decode(request.payload, &runs.method.takes).ok()?, &mut taken).ok()?;
     let target = Ref::<Any>::new(oref).read_at(read_at);
     let tx = Tx::begin(port, Options::default()).ok()?;
     let run = |reply: &mut Vec<u8>| (runs.run)(&tx, runs.number, target, &given, reply);
-    let ended = port.run(method, &tx, || run_for(&runs, reply, run)).ok()?;
+    let ended = port.run(runs.method, &tx, || run_for(&runs, reply, run)).ok()?;
     (!port.waits.get()).then(|| (ended, tx.snapshot()))
 }
 

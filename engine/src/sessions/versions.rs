@@ -2,7 +2,7 @@
 //!
 //! Callers of one build share a version. It stands as long as a connection has bound it, and after that until
 //! room is needed. The invariant: a number means one version for as long as the server runs. The number of a
-//! version that was let go of has no methods any more, so whoever still calls by it binds anew.
+//! version that was let go of has no methods any more: a caller that still has it binds anew.
 
 use tercel_wire::interface::Interface;
 use tercel_wire::message::{Limit, Refusal};
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(here.bind(1, &caller(7, 1)), Ok(1));
         assert_eq!(here.bind(2, &caller(7, 1)), Ok(1));
         assert_eq!(here.bind(2, &caller(8, 1)), Ok(2));
-        // What clients are told of is the service alone.
+        // Clients are told of the service alone.
         assert_eq!((here.services.len(), here.services.interfaces().count()), (3, 1));
     }
 
@@ -225,7 +225,7 @@ mod tests {
         assert!(
             here.services.procedure(gone + 1, 0).is_some() && here.services.procedure(number, 0).is_some()
         );
-        // What others have bound is what it was; what was let go of gets another number.
+        // The versions that others have bound are as before; one that was let go of gets another number.
         assert_eq!(here.bind(99, &caller(3, 1)), Ok(4));
         assert_eq!(here.bind(98, &caller(limits::VERSIONS_CONN_MAX, 1)), Ok(number + 1));
     }

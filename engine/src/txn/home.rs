@@ -254,7 +254,7 @@ pub trait Across {
     fn one_settled_from(&mut self, prepared: Stamp) -> Option<Result<Stamp, Error>>;
 
     /// A stamp from which on no prepare up to this one waits for its settlement, but for parts that are
-    /// named: who reads such a state has to look whether it has read what they write.
+    /// named: a reader of such a state has to look whether it has read what they write.
     ///
     /// # Errors
     /// As [`Across::settled_from`].

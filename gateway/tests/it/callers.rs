@@ -155,7 +155,7 @@ fn gateway_judges_every_route() {
     };
     let (before, purse) = (state(), known.world.purse.oref().to_string());
     let mut ticks = String::new();
-    // What is refused comes first: so nothing changes at all.
+    // Refusals come first, so that all of them find the same state.
     for is_served in [false, true] {
         for role in ROLES {
             for (line, body, roles) in
@@ -168,7 +168,7 @@ fn gateway_judges_every_route() {
                 match is_served {
                     true if said.contains("the root `") => assert_eq!(status, 404, "{role} {line}: {said}"),
                     true => assert_eq!(status, 200, "{role} {line}: {said}"),
-                    // Who may not call it does not see it.
+                    // A caller that may not call it does not see it.
                     false if line.contains("/Clock/") => assert!(is_hidden, "{role} {line}: {said}"),
                     false if role == "read" && line.contains("/pay") => {
                         assert!(status == 404 && said.contains("no methods"), "{line}: {said}");

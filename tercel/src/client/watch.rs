@@ -204,7 +204,7 @@ impl Watch {
             Ok(Some(change)) => Poll::Ready(Ok(change)),
             Err(e) => Poll::Ready(Err(e)),
             Ok(None) => {
-                // What was in the way of a read is over soon, and nothing tells of that.
+                // The obstacle of a read is over soon, and nothing tells of that.
                 let again_us = if port.has_missed() { LOOK_AGAIN_US } else { AGAIN_US };
                 port.wake_at(now.plus_us(again_us));
                 Poll::Pending

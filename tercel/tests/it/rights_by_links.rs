@@ -45,7 +45,7 @@ impl Asked for Counted {
     }
 }
 
-/// As [`layout`] has it.
+/// The class of [`layout`].
 #[derive(Object)]
 struct C {
     n: u32,
@@ -222,7 +222,7 @@ fn table_by(link: Link) {
     for role in ROLES {
         let place = Place::new(link, role);
         let before = place.state();
-        // What is refused ends no session.
+        // Refusals end no session.
         let mut stranger = place.greet(link, 6);
         let all = place.requests(6).all();
         let (served, refused): (Vec<_>, Vec<_>) =
@@ -392,7 +392,7 @@ fn datagrams_judge_every_call() {
             let mut by_datagram = ByDatagram::new(&place, 2 * i + 1, &mut session);
             let (request, needed) = calls(&place, 300 + i)[i as usize];
             by_datagram.call(&request);
-            // Who calls nothing names no connection either, so its packets are nobody's.
+            // A client that may call nothing names no connection either, so its packets are nobody's.
             let answer = if role.starts_with("call ") {
                 by_datagram.answer(true).unwrap()
             } else {

@@ -285,7 +285,7 @@ mod new {
                     let purse = tx.get_root::<Purse>("purse")?;
                     let total = purse.cents() + seats;
                     purse.edit()?.set_cents(total)?;
-                    // Whoever books many pays by a kind that older callers do not know.
+                    // A booking of many is paid by a kind that older callers do not know.
                     let kind = if seats < 100 { Kind::Cash } else { Kind::Cheque };
                     Ok(Receipt { total, first: None, kind, vat: 19 })
                 })
@@ -320,7 +320,7 @@ mod new {
 #[derive(Clone, Default)]
 struct MyTill(Arc<AtomicU64>);
 
-/// Which program a server runs.
+/// The program that a server runs.
 #[derive(Clone, Copy, PartialEq)]
 enum Program {
     Old,

@@ -173,6 +173,8 @@ impl Loop {
     }
 
     /// Runs until it receives the order to stop or cannot go on.
+    // One function of its own: `bench rpc --only instructions` counts it by this name.
+    #[inline(never)]
     pub(super) fn run(&mut self) -> Result<(), ServerError> {
         let _serving = Serving::begin(self.workers.inside().view, Serves::Loop);
         let mut batch = Vec::with_capacity(EVENTS_AT_ONCE);

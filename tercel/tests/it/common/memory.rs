@@ -78,7 +78,7 @@ impl Read for Memory {
         let end = Instant::now() + Duration::from_secs(10);
         while self.arrived.is_empty() {
             assert!(Instant::now() < end, "the server says nothing");
-            // What was sent before the end is there by then.
+            // Bytes that were sent before the end are there by then.
             let has_ended = self.has_ended();
             match self.receiver.receive().unwrap() {
                 None if has_ended => return Ok(0),
