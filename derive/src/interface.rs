@@ -20,9 +20,9 @@ pub fn expand(of: &Trait) -> TokenStream {
     let calls = format_ident!("{}Calls", ident.unraw());
     let schemas = methods.iter().map(|m| m.schema(&private));
     let functions = methods.iter().chain(internal).map(|m| function(m, krate));
-    let arms = methods.iter().enumerate().map(|(i, m)| arm(m, i, ident, &private));
+    let arms = methods.iter().map(|m| arm(m, ident, &private));
     let declared = methods.iter().map(|m| m.declared(&private));
-    let called = methods.iter().enumerate().map(|(i, m)| called(m, i, ident, krate));
+    let called = methods.iter().map(|m| called(m, ident, krate));
     let calls_doc =
         format!("Calls of the methods of [`{}`], which a handle of an object has.", ident.unraw());
     quote! {
@@ -68,19 +68,21 @@ pub fn expand(of: &Trait) -> TokenStream {
 
 /// The line of a method in the trait that a class implements.
 fn function(m: &Method, krate: &Path) -> TokenStream {
-    let (ident, docs, output, params) = (&m.ident, &m.docs, m.output(&quote!(#krate::__private)), m.params());
+    let Method { ident, docs, cfg, .. } = m;
+    let (output, params) = (m.output(&quote!(#krate::__private)), m.params());
     quote! {
-        #(#docs)*
+        #(#cfg)* #(#docs)*
         fn #ident(this: &#krate::__private::Obj<'_, Self>, #(#params),*) -> #output;
     }
 }
 
 /// Runs it at a server.
-fn arm(m: &Method, number: usize, interface: &Ident, private: &TokenStream) -> TokenStream {
-    let (ident, reads) = (&m.ident, m.read_args(&takes(number, &quote!(Self))));
+fn arm(m: &Method, interface: &Ident, private: &TokenStream) -> TokenStream {
+    let Method { ident, cfg, number, .. } = m;
+    let (when, reads) = (m.when(), m.read_args(&takes(m, &quote!(Self))));
     let (put_gives, put_fails) = m.put_ends(private);
     quote! {
-        #number => {
+        #(#cfg)* #when => {
             let called = <Self as #interface>::#ident(&this, #(#reads),*);
             let schema = &Self::__SCHEMA.methods[#number];
             #private::finish(called, schema, |gives, e| { #put_gives }, |fails, e| { #put_fails }, out)
@@ -89,14 +91,16 @@ fn arm(m: &Method, number: usize, interface: &Ident, private: &TokenStream) -> T
 }
 
 /// The record of what it takes, of a class.
-fn takes(number: usize, class: &TokenStream) -> TokenStream {
+fn takes(m: &Method, class: &TokenStream) -> TokenStream {
+    let number = &m.number;
     quote!(#class::__SCHEMA.methods[#number].takes.record())
 }
 
 /// Calls it through a handle.
-fn called(m: &Method, number: usize, interface: &Ident, krate: &Path) -> TokenStream {
+fn called(m: &Method, interface: &Ident, krate: &Path) -> TokenStream {
     let private = quote!(#krate::__private);
-    let (ident, output, params) = (&m.ident, m.output(&private), m.params());
+    let Method { ident, cfg, number, .. } = m;
+    let (output, params) = (m.output(&private), m.params());
     let given = m.args.iter().map(|a| {
         let ident = &a.ident;
         match a.kind {
@@ -104,9 +108,10 @@ fn called(m: &Method, number: usize, interface: &Ident, krate: &Path) -> TokenSt
             ArgKind::Text | ArgKind::Bytes | ArgKind::Lent => quote!(#ident),
         }
     });
-    let puts = m.put_args(&takes(number, &quote!(__Class)), &private);
+    let puts = m.put_args(&takes(m, &quote!(__Class)), &private);
     let (gives, fails) = m.read_ends(&private);
     quote! {
+        #(#cfg)*
         #[inline]
         #[allow(unused_variables, clippy::clone_on_copy, clippy::unit_arg, clippy::let_unit_value)]
         fn #ident(&self, #(#params),*) -> #output {

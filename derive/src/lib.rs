@@ -282,6 +282,9 @@ pub fn derive_key(input: TokenStream) -> TokenStream {
 /// links the implementation can call it in a transaction of its own, as it can write the fields: rights keep
 /// a program from that, and not this attribute.
 ///
+/// A method can have `#[cfg(..)]`: where the condition does not hold, the interface is as if it were not
+/// written. Two programs that differ in it are two builds of the interface, as if a method had been added.
+///
 /// # Limits
 ///
 /// An interface has 1 to 256 methods and no parameters. An argument is `&str` or `&[u8]`, read where it

@@ -1,13 +1,14 @@
 //! The methods of an interface, and the procedures of a service: what both are as their author wrote them,
 //! and as code.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Literal, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, LitStr, Pat, Path, PathArguments, Receiver,
-    ReceiverKind, Result, ReturnType, Safety, Signature, Token, TraitItem, TraitItemFn, Type, Visibility,
+    Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, LitInt, LitStr, Pat, Path, PathArguments,
+    Receiver, ReceiverKind, Result, ReturnType, Safety, Signature, Token, TraitItem, TraitItemFn, Type,
+    Visibility,
 };
 
 use crate::advise::{PART, advise};
@@ -70,8 +71,8 @@ impl Of {
 
     fn attributes(self) -> &'static [&'static str] {
         match self {
-            Of::Objects => &["doc", "read", "internal"],
-            Of::Service => &["doc", "read", "slow", "one_way", "once"],
+            Of::Objects => &["doc", "cfg", "read", "internal"],
+            Of::Service => &["doc", "cfg", "read", "slow", "one_way", "once"],
         }
     }
 }
@@ -93,6 +94,10 @@ pub struct Trait {
 pub struct Method {
     pub ident: Ident,
     pub docs: Vec<Attribute>,
+    /// The conditions under which it is there.
+    pub cfg: Vec<Attribute>,
+    /// Its place among the methods that are there, a constant expression.
+    pub number: TokenStream,
     is_internal: bool,
     reads: bool,
     is_slow: bool,
@@ -169,7 +174,9 @@ impl Trait {
                 )),
             }
         }
-        let (internal, methods): (Vec<Method>, _) = methods.into_iter().partition(|m| m.is_internal);
+        let (internal, mut methods): (Vec<Method>, Vec<Method>) =
+            methods.into_iter().partition(|m| m.is_internal);
+        number(&mut methods);
         if !internal.is_empty() && internal.len() == item.items.len() {
             add(Error::new(item.ident.span(), "an interface has a method that is not `#[internal]`"));
         }
@@ -229,8 +236,8 @@ impl Method {
             return Err(Error::new_spanned(
                 other,
                 of.says(
-                    "unknown attribute: a method takes `#[read]` and `#[internal]`",
-                    "unknown attribute: a procedure takes `#[read]`, `#[slow]`, `#[one_way]` and `#[once]`",
+                    "unknown attribute: a method takes `#[read]`, `#[internal]` and `#[cfg(..)]`",
+                    "unknown attribute: a procedure takes `#[read]`, `#[slow]`, `#[one_way]`, `#[once]` and `#[cfg(..)]`",
                 ),
             ));
         }
@@ -306,11 +313,17 @@ impl Method {
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
-        let docs = f.attrs.iter().filter(|a| a.path().is_ident("doc")).cloned().collect();
+        let all = |name| f.attrs.iter().filter(|a| a.path().is_ident(name)).cloned().collect::<Vec<_>>();
+        let (docs, cfg, number) = (all("doc"), all("cfg"), TokenStream::new());
+        if let Some(wrong) = cfg.iter().find_map(|a| a.meta.require_list().err()) {
+            return Err(wrong);
+        }
         let ident = sig.ident.clone();
         Ok(Method {
             ident,
             docs,
+            cfg,
+            number,
             is_internal,
             reads,
             is_slow,
@@ -321,6 +334,15 @@ impl Method {
             gives,
             fails,
         })
+    }
+
+    /// The pattern and the condition of its number.
+    pub fn when(&self) -> TokenStream {
+        let number = &self.number;
+        match syn::parse2::<LitInt>(number.clone()) {
+            Ok(literal) => quote!(#literal),
+            Err(_) => quote!(__number if __number == #number),
+        }
     }
 
     /// The type of a call's result.
@@ -383,9 +405,10 @@ impl Method {
 
     /// The line of the method in the trait for callers.
     pub fn declared(&self, private: &TokenStream) -> TokenStream {
-        let (ident, docs, output, params) = (&self.ident, &self.docs, self.output(private), self.params());
+        let Method { ident, docs, cfg, .. } = self;
+        let (output, params) = (self.output(private), self.params());
         quote! {
-            #(#docs)*
+            #(#cfg)* #(#docs)*
             fn #ident(&self, #(#params),*) -> #output;
         }
     }
@@ -409,6 +432,7 @@ impl Method {
     /// The constant that says what it is.
     pub fn schema(&self, private: &TokenStream) -> TokenStream {
         let (name, reads, takes) = (self.ident.unraw().to_string(), self.reads, self.takes(private));
+        let cfg = &self.cfg;
         let gives = self.one("result", self.gives.as_ref(), private);
         let fails = self.one("error", self.fails.as_ref(), private);
         let mode = match (self.is_one_way, self.is_slow) {
@@ -421,7 +445,7 @@ impl Method {
         let (input, output) = self.streams.schemas(private);
         let payload = quote!(#private::wire::payload::PayloadSchema::of);
         quote! {
-            #private::wire::interface::MethodSchema {
+            #(#cfg)* #private::wire::interface::MethodSchema {
                 name: #name, reads: #reads, mode: #private::wire::interface::Mode::#mode,
                 takes: #payload(#takes), gives: #payload(#gives), fails: #payload(#fails),
                 input: #input, output: #output,
@@ -484,6 +508,23 @@ impl Method {
         let fails =
             self.fails.as_ref().map_or(quote!(#private::never(given)), |ty| quote!(given.value::<#ty>(0)));
         (gives, fails)
+    }
+}
+
+/// Numbers methods in their order, without those whose conditions do not hold where they are compiled.
+fn number(methods: &mut [Method]) {
+    let (mut sure, mut doubtful) = (0, Vec::new());
+    for m in methods {
+        let always = Literal::usize_unsuffixed(sure);
+        m.number = match doubtful.is_empty() {
+            true => quote!(#always),
+            false => quote!((#always #(+ ::core::cfg!(#doubtful) as ::core::primitive::usize)*)),
+        };
+        let conditions = m.cfg.iter().filter_map(|a| a.meta.require_list().ok()).map(|list| &list.tokens);
+        match m.cfg.is_empty() {
+            true => sure += 1,
+            false => doubtful.push(quote!(all(#(#conditions),*))),
+        }
     }
 }
 

@@ -21,10 +21,13 @@ pub fn expand(of: &Trait) -> TokenStream {
     let client = if methods.iter().any(Method::gives_streaming) { quote!(<'client>) } else { quote!() };
     let schemas = methods.iter().map(|m| m.schema(&private));
     let functions = methods.iter().map(|m| function(m, &private));
-    let arms = methods.iter().enumerate().map(|(i, m)| arm(m, i, ident, &private));
+    let arms = methods.iter().map(|m| arm(m, ident, &private));
     let declared = methods.iter().map(|m| declared(m, &private));
-    let called = methods.iter().enumerate().map(|(i, m)| called(m, i, ident, &private));
-    let lent = methods.iter().map(Method::is_lent);
+    let called = methods.iter().map(|m| called(m, ident, &private));
+    let lent = methods.iter().map(|m| {
+        let (cfg, is_lent) = (&m.cfg, m.is_lent());
+        quote!(#(#cfg)* #is_lent)
+    });
     let pipelined = pipelined(of, &private);
     let calls_doc = format!("Calls of the service [`{}`], which a handle of it has.", ident.unraw());
     quote! {
@@ -71,7 +74,7 @@ fn pipelined(of: &Trait, private: &TokenStream) -> TokenStream {
     let has_answer = |m: &&Method| !m.is_one_way && !m.gives_streaming() && m.streams.callback().is_none();
     let (ident, vis) = (&of.ident, &of.vis);
     let begins = format_ident!("{}Pipelined", ident.unraw());
-    let all = || of.methods.iter().enumerate().filter(|(_, m)| has_answer(m));
+    let all = || of.methods.iter().filter(has_answer);
     if all().next().is_none() {
         return quote!();
     }
@@ -81,15 +84,17 @@ fn pipelined(of: &Trait, private: &TokenStream) -> TokenStream {
         let pending = quote!(#private::Pending<'client, #gives, #fails>);
         quote!(fn #name #lent(&self, #(#params),*) -> ::core::result::Result<#pending, #private::Error>)
     };
-    let declared = all().map(|(_, m)| {
-        let (docs, head) = (&m.docs, begin(m));
-        quote! { #(#docs)* #head; }
+    let declared = all().map(|m| {
+        let (docs, cfg, head) = (&m.docs, &m.cfg, begin(m));
+        quote! { #(#cfg)* #(#docs)* #head; }
     });
-    let called = all().map(|(number, m)| {
+    let called = all().map(|m| {
         let (head, lendings) = (begin(m), m.lendings(private));
-        let puts = m.put_args(&takes(number, ident, private), private);
+        let (cfg, number) = (&m.cfg, &m.number);
+        let puts = m.put_args(&takes(m, ident, private), private);
         let (gives, fails) = m.read_ends(private);
         quote! {
+            #(#cfg)*
             #[allow(unused_variables, clippy::unit_arg)]
             #head {
                 #(#lendings)*
@@ -114,18 +119,19 @@ fn pipelined(of: &Trait, private: &TokenStream) -> TokenStream {
 
 /// The line of a procedure in the trait that a server implements.
 fn function(m: &Method, private: &TokenStream) -> TokenStream {
-    let (ident, docs, params) = (&m.ident, &m.docs, m.params_there());
+    let (Method { ident, docs, cfg, .. }, params) = (m, m.params_there());
     let output = m.output(private);
     let output = if m.is_one_way { quote!() } else { quote!(-> #output) };
     quote! {
-        #(#docs)*
+        #(#cfg)* #(#docs)*
         fn #ident(&self, cx: &#private::Context<'_>, #(#params),*) #output;
     }
 }
 
 /// Runs it at a server.
-fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
-    let (ident, reads) = (&m.ident, m.read_args_there(&takes(number, service, private), private));
+fn arm(m: &Method, service: &Ident, private: &TokenStream) -> TokenStream {
+    let Method { ident, cfg, number, .. } = m;
+    let (when, reads) = (m.when(), m.read_args_there(&takes(m, service, private), private));
     let (put_gives, put_fails) = m.put_ends(private);
     let run = quote!(<Self as #service>::#ident(&self, cx, #(#reads),*));
     let run = match m.is_one_way {
@@ -136,11 +142,12 @@ fn arm(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> Tok
             #private::finish_in(called, schema, |gives, e| { #put_gives }, |fails, e| { #put_fails }, out)
         },
     };
-    quote!(#number => { #run })
+    quote!(#(#cfg)* #when => { #run })
 }
 
 /// The record of what it takes.
-fn takes(number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
+fn takes(m: &Method, service: &Ident, private: &TokenStream) -> TokenStream {
+    let number = &m.number;
     quote!(<dyn #service as #private::ServiceInterface>::SCHEMA.methods[#number].takes.record())
 }
 
@@ -162,17 +169,17 @@ fn head(m: &Method, private: &TokenStream) -> TokenStream {
 
 /// The line of a procedure in the trait for callers.
 fn declared(m: &Method, private: &TokenStream) -> TokenStream {
-    let (docs, head) = (&m.docs, head(m, private));
+    let (Method { docs, cfg, .. }, head) = (m, head(m, private));
     quote! {
-        #(#docs)*
+        #(#cfg)* #(#docs)*
         #head;
     }
 }
 
 /// Calls it through a handle.
-fn called(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> TokenStream {
-    let (head, lendings) = (head(m, private), m.lendings(private));
-    let puts = m.put_args(&takes(number, service, private), private);
+fn called(m: &Method, service: &Ident, private: &TokenStream) -> TokenStream {
+    let (Method { cfg, number, .. }, head, lendings) = (m, head(m, private), m.lendings(private));
+    let puts = m.put_args(&takes(m, service, private), private);
     let (gives, fails) = m.read_ends(private);
     let reads = quote!(#private::Reads { gives: |given| #gives, fails: |given| #fails });
     let call = match (m.is_one_way, m.streams.callback()) {
@@ -182,6 +189,7 @@ fn called(m: &Method, number: usize, service: &Ident, private: &TokenStream) -> 
         _ => quote!(self.__call(#number, |e| { #(#puts)* }, |given| #gives, |given| #fails)),
     };
     quote! {
+        #(#cfg)*
         #[inline]
         #[allow(unused_variables, clippy::unit_arg)]
         #head {

@@ -571,6 +571,86 @@ fn internal_methods_are_called_by_methods_alone() {
     assert_eq!(client.handle(drawer).holds(), Ok(40));
 }
 
+mod conditional {
+    use tercel::{Called, Context, Obj, Object, interface, service};
+
+    #[interface]
+    pub trait Meter {
+        #[cfg(any())]
+        fn absent(&mut self, of: NoSuchType) -> NoSuchType;
+        #[read]
+        #[cfg(test)]
+        #[cfg(all())]
+        fn reads(&self) -> u64;
+        #[cfg(not(test))]
+        #[internal]
+        fn hidden(&mut self);
+        #[cfg(any())]
+        fn gone(&mut self);
+        fn add(&mut self, units: u64) -> u64;
+    }
+
+    #[derive(Object)]
+    pub struct Gauge {
+        pub units: u64,
+    }
+
+    impl Meter for Gauge {
+        fn reads(this: &Obj<Gauge>) -> Called<u64> {
+            Ok(this.units())
+        }
+
+        fn add(this: &Obj<Gauge>, units: u64) -> Called<u64> {
+            this.edit()?.set_units(this.units() + units)?;
+            Ok(Obj::tx(this).get(this.reference())?.units())
+        }
+    }
+
+    #[service]
+    pub trait Office {
+        #[cfg(not(test))]
+        #[one_way]
+        fn absent(&self, of: NoSuchType);
+        #[cfg(test)]
+        #[read]
+        fn doubled(&self, of: u64) -> u64;
+        #[read]
+        fn halved(&self, of: u64) -> u64;
+    }
+
+    pub struct Open;
+
+    impl Office for Open {
+        fn doubled(&self, _: &Context<'_>, of: u64) -> Called<u64> {
+            Ok(2 * of)
+        }
+
+        fn halved(&self, _: &Context<'_>, of: u64) -> Called<u64> {
+            Ok(of / 2)
+        }
+    }
+}
+
+#[test]
+fn methods_are_numbered_without_those_conditioned_out() {
+    use conditional::{Gauge, Meter, MeterCalls, Office, OfficeCalls, OfficePipelined, Open};
+
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").methods(Gauge::METHODS);
+    let server = server.service(Open.serve()).start().unwrap();
+    let client = connect(&server);
+    let gauge = client.run(|tx| tx.create(&Gauge { units: 1 })).unwrap();
+    for (handle, sum) in [(client.handle(gauge).remote(), 3), (client.handle(gauge).local(), 5)] {
+        assert_eq!((handle.add(2), handle.reads()), (Ok(sum), Ok(sum)));
+    }
+    let office = client.service::<dyn Office>();
+    assert_eq!((office.doubled(7), office.halved(7)), (Ok(14), Ok(3)));
+    assert_eq!(office.pipelined().halved(9).unwrap().wait(), Ok(4));
+    let described = tools::interfaces(&client).unwrap();
+    let names: Vec<_> = described.iter().flat_map(|i| i.methods.iter().map(|m| m.name.as_str())).collect();
+    assert_eq!(names, ["reads", "add", "doubled", "halved"]);
+}
+
 #[test]
 fn interface_is_compared_when_it_is_bound() {
     let dir = tempfile::tempdir().unwrap();
