@@ -1,4 +1,4 @@
-//! Locks whose holder panicked, and the baton by which threads share a connection.
+//! Locks whose holder panicked, the baton by which threads share a connection, and tasks that wait for it.
 //!
 //! The standard library poisons such a lock, so that others do not meet what is half changed. The crates of this workspace
 //! keep what their locks guard whole between any two calls that can panic, and a poisoned lock would turn one panic into
@@ -9,6 +9,8 @@
 pub mod baton;
 #[cfg(not(loom))]
 mod sync;
+#[cfg(not(loom))]
+pub mod tasks;
 
 use std::sync::LockResult;
 

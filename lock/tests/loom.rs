@@ -1,5 +1,5 @@
-//! Every interleaving of the races between threads that share a connection, with the very functions that they
-//! call.
+//! Every interleaving of the races between threads that share a connection, and tasks that wait for it, with
+//! the very functions that they call.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p tercel-lock --test loom`. Each race is told once in the
 //! order that the threads keep; a model with another one shows that it would be caught. A thread that sleeps
@@ -11,14 +11,18 @@
 mod baton;
 #[path = "../src/sync.rs"]
 mod sync;
+#[path = "../src/tasks.rs"]
+mod tasks;
 
 use std::sync::LockResult;
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use baton::{Sent, Threads};
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
-use loom::sync::{Arc, Mutex};
+use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use tasks::{Tasks, Turns};
 
 fn unpoison<T>(result: LockResult<T>) -> T {
     result.unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -35,6 +39,7 @@ struct State {
 /// sender the messages that it was given and those that it has sent.
 struct Client {
     threads: Threads<State, usize, (u32, u32)>,
+    tasks: Tasks,
     /// Ends a sleep of the resident thread, also one that has yet to begin.
     bell: Mutex<bool>,
     steps: AtomicU64,
@@ -43,7 +48,8 @@ struct Client {
 impl Client {
     fn new() -> Arc<Client> {
         let threads = Threads::new(State::default(), 0, (0, 0));
-        Arc::new(Client { threads, bell: Mutex::new(false), steps: AtomicU64::new(0) })
+        let tasks = Tasks::default();
+        Arc::new(Client { threads, tasks, bell: Mutex::new(false), steps: AtomicU64::new(0) })
     }
 
     /// Reads the next answer. They are there, in the order of their callers.
@@ -298,4 +304,127 @@ fn message_follows_those_its_thread_has_left() {
         }
     };
     model(post_and_send, passes, |_| {});
+}
+
+/// A task's waker, and its thread's sleep until it is called.
+#[derive(Default)]
+struct Woken(Mutex<bool>, Condvar);
+
+impl Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_one();
+    }
+}
+
+impl Woken {
+    fn sleep(&self) {
+        let mut is_woken = self.0.lock().unwrap();
+        while !std::mem::take(&mut *is_woken) {
+            is_woken = self.1.wait(is_woken).unwrap();
+        }
+    }
+}
+
+/// Takes in an answer, as `Shared::happen` does.
+fn arrive(client: &Client) {
+    let mut state = client.threads.state();
+    state.came[0] = true;
+    client.threads.happen(&state);
+    client.tasks.happen();
+}
+
+/// Polls until the answer is here; `register` keeps the waker, with the state's lock or without.
+fn poll(client: &Client, register: impl Fn(sync::MutexGuard<'_, State>, &Waker)) {
+    let woken = std::sync::Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    loop {
+        let state = client.threads.state();
+        if state.came[0] {
+            return;
+        }
+        register(state, &waker);
+        woken.sleep();
+    }
+}
+
+#[test]
+fn task_is_woken_by_what_it_waits_for() {
+    let wait = |client: &Client| {
+        poll(client, |state, waker| {
+            client.tasks.wait(waker, u64::MAX);
+            drop(state);
+        });
+    };
+    model(arrive, wait, |_| {});
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn waker_kept_behind_the_lock_would_be_caught() {
+    let wait = |client: &Client| {
+        poll(client, |state, waker| {
+            drop(state);
+            client.tasks.wait(waker, u64::MAX);
+        });
+    };
+    model(arrive, wait, |_| {});
+}
+
+/// Sleeps as the driver does, unless a task's time comes first.
+fn doze_until_due(client: &Client) {
+    client.threads.doze(
+        |_| true,
+        |_| {
+            if client.tasks.wake_due(0) == Duration::MAX {
+                client.sleep();
+            }
+        },
+    );
+}
+
+/// Has a task paused, as `Shared::pause_task` does; `see` says whether the driver is seen to sleep.
+fn pause(client: &Client, see: impl Fn() -> bool) {
+    let waker = Waker::from(std::sync::Arc::new(Woken::default()));
+    client.tasks.pause(&waker, 9);
+    if see() {
+        client.ring();
+    }
+}
+
+#[test]
+fn pause_ends_a_longer_sleep_of_the_driver() {
+    let pause = |client: &Client| {
+        pause(client, || {
+            fence(Ordering::SeqCst);
+            client.threads.must_wake()
+        });
+    };
+    model(pause, doze_until_due, |_| {});
+}
+
+#[test]
+#[should_panic]
+fn pause_without_a_fence_would_be_caught() {
+    let pause = |client: &Client| pause(client, || client.threads.must_wake());
+    model(pause, doze_until_due, |_| {});
+}
+
+#[test]
+fn turn_that_comes_beside_a_look_wakes() {
+    loom::model(|| {
+        let turns = Arc::new(Turns::default());
+        let beside = turns.clone();
+        let first = turns.enter(7);
+        let other = thread::spawn(move || {
+            let woken = std::sync::Arc::new(Woken::default());
+            let waker = Waker::from(woken.clone());
+            let turn = beside.enter(7);
+            while !turn.is_here(&waker) {
+                woken.sleep();
+            }
+        });
+        drop(first);
+        other.join().unwrap();
+    });
 }

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use tercel_engine::Error;
 use tercel_engine::time::{Now, micros};
 use tercel_engine::txn::{Home, Options, Polled, Port, Progress, Step, TaskPort, Tx};
+use tercel_lock::tasks::Turn;
 use tercel_wire::id::Oref;
 
 use super::drive::Shared;
-use super::tasks::Turn;
 use super::{Client, ClientConfig, Inner, Life};
 use crate::address::{AddressError, Addresses};
 
@@ -65,7 +65,7 @@ impl Client {
                 return Poll::Ready(Err(shared.not_connected(&machine)));
             }
             // Kept under the lock under which nothing was found.
-            shared.tasks.wait(cx.waker(), end);
+            shared.tasks.wait(cx.waker(), end.0);
             drop(machine);
             shared.rouse();
             Poll::Pending
@@ -204,7 +204,7 @@ struct Running<'a, R, B, C> {
     /// Set if the task lets others of its thread go on now and then.
     yields: bool,
     /// The place of the task among those that lost over the same object.
-    turn: Option<Turn<'a>>,
+    turn: Option<Turn<'a, Oref>>,
 }
 
 impl<'a, R, B, C> Running<'a, R, B, C> {
@@ -321,7 +321,7 @@ impl Port for OfTask<'_> {
             if said == Step::Wait {
                 self.has_missed.store(true, Ordering::Relaxed);
                 // Whoever waits longer than for ever asks again.
-                self.shared.tasks.wait(self.waker, now.plus_us(u64::from(u32::MAX)));
+                self.shared.tasks.wait(self.waker, now.plus_us(u64::from(u32::MAX)).0);
                 self.shared.rouse();
             }
             said

@@ -29,8 +29,9 @@ use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Claim, ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
 use tercel_lock::baton::{Held as HeldBaton, Sent, Threads};
+use tercel_lock::tasks::{Tasks, Turns};
 use tercel_lock::unpoison;
-use tercel_wire::id::ViewId;
+use tercel_wire::id::{Oref, ViewId};
 use tercel_wire::spare::Spare;
 
 use super::asynchronous::OfTask;
@@ -38,7 +39,6 @@ use super::connection::{
     CONNECT_TIMEOUT, CONNECTING, CONNECTING_TO_ONE, READ_MAX, Remote, SLEEP_MAX, ServerConnection, Transport,
 };
 use super::express::{ByLine, micros};
-use super::tasks::{Tasks, Turns};
 use super::way::WayOf;
 use crate::memory::Birthmark;
 use crate::pipe::Waited;
@@ -97,7 +97,7 @@ pub(super) struct Shared {
     /// Tasks of asynchronous runtimes that wait.
     pub(super) tasks: Tasks,
     /// The queues of those that lost over one object.
-    pub(super) turns: Turns,
+    pub(super) turns: Turns<Oref>,
     way: WayOf,
 }
 
@@ -448,13 +448,13 @@ impl Shared {
 
     /// A task waits for something that was asked for, until this moment: the resident thread reads for it.
     pub(super) fn await_task(&self, waker: &Waker, due: Now) {
-        self.tasks.wait(waker, due);
+        self.tasks.wait(waker, due.0);
         self.rouse();
     }
 
     /// A task pauses until this moment.
     pub(super) fn pause_task(&self, waker: &Waker, due: Now) {
-        self.tasks.pause(waker, due);
+        self.tasks.pause(waker, due.0);
         self.rouse();
         // Either the resident thread sees the pause before it sleeps, or it is seen to sleep.
         fence(Ordering::SeqCst);
@@ -467,7 +467,7 @@ impl Shared {
 
     /// Parks the resident thread, at most until a task's time has come.
     fn park(&self, time: Duration) {
-        std::thread::park_timeout(time.min(self.tasks.wake_due(self.now())));
+        std::thread::park_timeout(time.min(self.tasks.wake_due(self.now().0)));
     }
 
     /// Takes in what has arrived, if no thread has looked for a while and no thread is reading: a thread that
@@ -597,7 +597,7 @@ impl Shared {
     fn read_idle(&self) -> bool {
         let Some(conn) = self.conn() else { return true };
         let sleep = |baton: &mut Baton| {
-            let time = SLEEP_MAX.min(self.tasks.wake_due(self.now()));
+            let time = SLEEP_MAX.min(self.tasks.wake_due(self.now().0));
             if let Ok(Waited::Ready) = conn.wait(time, true) {
                 let received = conn.receive(&mut baton.reader.buffer);
                 self.read(&conn, &mut baton.reader, received);

@@ -15,7 +15,6 @@ mod keyed;
 mod link;
 mod load;
 mod sealed;
-mod tasks;
 mod watch;
 mod way;
 

@@ -8,21 +8,20 @@
 //! found missing, so nothing can come between the look and the wait.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::hash::Hash;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use tercel_engine::time::Now;
-use tercel_lock::unpoison;
-use tercel_wire::id::Oref;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use crate::unpoison;
 
 /// Tasks that a new one is looked for among: thousands may wait at once.
 const LOOKED_AT: usize = 32;
 
-/// The tasks that wait.
+/// The tasks that wait. Times are microseconds of the client's clock.
 #[derive(Default)]
-pub(super) struct Tasks {
+pub struct Tasks {
     waiting: Mutex<Vec<Waiting>>,
     /// The number of waiting tasks, so that nobody takes the lock for nothing.
     count: AtomicUsize,
@@ -30,21 +29,21 @@ pub(super) struct Tasks {
 
 struct Waiting {
     waker: Waker,
-    /// When it is woken if nothing has come.
-    due: Now,
+    /// When it is woken if nothing has come, in microseconds of the client's clock.
+    due_us: u64,
     /// Nothing but the time wakes it.
     is_pause: bool,
 }
 
 impl Tasks {
     /// Has a task woken by whatever happens next, or at this moment.
-    pub(super) fn wait(&self, waker: &Waker, due: Now) {
-        self.keep(Waiting { waker: waker.clone(), due, is_pause: false });
+    pub fn wait(&self, waker: &Waker, due_us: u64) {
+        self.keep(Waiting { waker: waker.clone(), due_us, is_pause: false });
     }
 
     /// Has a task woken at this moment.
-    pub(super) fn pause(&self, waker: &Waker, due: Now) {
-        self.keep(Waiting { waker: waker.clone(), due, is_pause: true });
+    pub fn pause(&self, waker: &Waker, due_us: u64) {
+        self.keep(Waiting { waker: waker.clone(), due_us, is_pause: true });
     }
 
     fn keep(&self, new: Waiting) {
@@ -53,7 +52,7 @@ impl Tasks {
         match waiting.iter_mut().rev().take(LOOKED_AT).find(|known| known.waker.will_wake(&new.waker)) {
             // A task that waits for two things is woken by the first.
             Some(known) => {
-                known.due = known.due.min(new.due);
+                known.due_us = known.due_us.min(new.due_us);
                 known.is_pause &= new.is_pause;
             }
             None => waiting.push(new),
@@ -62,20 +61,20 @@ impl Tasks {
     }
 
     /// Wakes the tasks that something may have come for.
-    pub(super) fn happen(&self) {
+    pub fn happen(&self) {
         if self.count.load(Ordering::Acquire) > 0 {
             self.wake(|waiting| !waiting.is_pause);
         }
     }
 
     /// Wakes the tasks whose time has come, and gives the time until the next one's.
-    pub(super) fn wake_due(&self, now: Now) -> Duration {
+    pub fn wake_due(&self, now_us: u64) -> Duration {
         if self.count.load(Ordering::Acquire) == 0 {
             return Duration::MAX;
         }
-        self.wake(|waiting| waiting.due <= now);
-        let next = unpoison(self.waiting.lock()).iter().map(|waiting| waiting.due).min();
-        next.map_or(Duration::MAX, |due| Duration::from_micros(due.since_us(now)))
+        self.wake(|waiting| waiting.due_us <= now_us);
+        let next = unpoison(self.waiting.lock()).iter().map(|waiting| waiting.due_us).min();
+        next.map_or(Duration::MAX, |due_us| Duration::from_micros(due_us.saturating_sub(now_us)))
     }
 
     fn wake(&self, is_to_be_woken: impl Fn(&Waiting) -> bool) {
@@ -89,9 +88,8 @@ impl Tasks {
 
 /// The queues of runs that others were in the way of: by object, the longest waiting first. Runs that lose
 /// over one object again and again would otherwise undo each other's work; one after the other, each commits.
-#[derive(Default)]
-pub(super) struct Turns {
-    queues: Mutex<HashMap<Oref, VecDeque<Arc<Ticket>>>>,
+pub struct Turns<K> {
+    queues: Mutex<HashMap<K, VecDeque<Arc<Ticket>>>>,
 }
 
 /// The place of a run in a queue.
@@ -102,15 +100,21 @@ struct Ticket {
 }
 
 /// A place in a queue, until it is dropped.
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
-    object: Oref,
+pub struct Turn<'a, K: Copy + Eq + Hash> {
+    turns: &'a Turns<K>,
+    object: K,
     ticket: Arc<Ticket>,
 }
 
-impl Turns {
+impl<K> Default for Turns<K> {
+    fn default() -> Turns<K> {
+        Turns { queues: Mutex::new(HashMap::new()) }
+    }
+}
+
+impl<K: Copy + Eq + Hash> Turns<K> {
     /// Takes the last place in the queue of an object.
-    pub(super) fn enter(&self, object: Oref) -> Turn<'_> {
+    pub fn enter(&self, object: K) -> Turn<'_, K> {
         let ticket = Arc::new(Ticket::default());
         let mut queues = unpoison(self.queues.lock());
         let queue = queues.entry(object).or_default();
@@ -120,21 +124,21 @@ impl Turns {
     }
 }
 
-impl Turn<'_> {
+impl<K: Copy + Eq + Hash> Turn<'_, K> {
     /// The object that the queue is of.
-    pub(super) fn object(&self) -> Oref {
+    pub fn object(&self) -> K {
         self.object
     }
 
     /// Says whether it is this run's turn; else has the task woken when it is.
-    pub(super) fn is_here(&self, waker: &Waker) -> bool {
+    pub fn is_here(&self, waker: &Waker) -> bool {
         // The waker is there before the look, so a turn that comes between wakes it.
         *unpoison(self.ticket.waker.lock()) = Some(waker.clone());
         self.ticket.is_first.load(Ordering::Acquire)
     }
 }
 
-impl Drop for Turn<'_> {
+impl<K: Copy + Eq + Hash> Drop for Turn<'_, K> {
     fn drop(&mut self) {
         let mut queues = unpoison(self.turns.queues.lock());
         let Some(queue) = queues.get_mut(&self.object) else { return };
@@ -151,7 +155,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicU32;
     use std::task::Wake;
@@ -177,37 +181,36 @@ mod tests {
     #[test]
     fn pauses_end_by_the_time_alone() {
         let (tasks, [(one, waits), (other, pauses)]) = (Tasks::default(), wakers());
-        tasks.wait(&waits, Now(500));
-        tasks.wait(&waits, Now(400));
-        tasks.pause(&pauses, Now(300));
+        tasks.wait(&waits, 500);
+        tasks.wait(&waits, 400);
+        tasks.pause(&pauses, 300);
         tasks.happen();
         assert_eq!((one.0.load(Ordering::SeqCst), other.0.load(Ordering::SeqCst)), (1, 0));
-        assert_eq!(tasks.wake_due(Now(299)), Duration::from_micros(1));
-        tasks.wait(&waits, Now(400));
-        assert_eq!(tasks.wake_due(Now(300)), Duration::from_micros(100));
-        assert_eq!(tasks.wake_due(Now(400)), Duration::MAX);
+        assert_eq!(tasks.wake_due(299), Duration::from_micros(1));
+        tasks.wait(&waits, 400);
+        assert_eq!(tasks.wake_due(300), Duration::from_micros(100));
+        assert_eq!(tasks.wake_due(400), Duration::MAX);
         assert_eq!((one.0.load(Ordering::SeqCst), other.0.load(Ordering::SeqCst)), (2, 1));
     }
 
     #[test]
     fn task_of_two_waits_wakes_first() {
         let (tasks, [(woken, waker)]) = (Tasks::default(), wakers());
-        tasks.wait(&waker, Now(100));
-        tasks.pause(&waker, Now(900));
-        assert_eq!(tasks.wake_due(Now(50)), Duration::from_micros(50));
+        tasks.wait(&waker, 100);
+        tasks.pause(&waker, 900);
+        assert_eq!(tasks.wake_due(50), Duration::from_micros(50));
         tasks.happen();
         assert_eq!(woken.0.load(Ordering::SeqCst), 1);
-        tasks.pause(&waker, Now(900));
-        tasks.wait(&waker, Now(2_000));
-        tasks.wake_due(Now(900));
+        tasks.pause(&waker, 900);
+        tasks.wait(&waker, 2_000);
+        tasks.wake_due(900);
         assert_eq!(woken.0.load(Ordering::SeqCst), 2);
     }
 
     #[test]
     fn turns_come_in_the_order_of_their_queue() {
         let (turns, [(_, a), (second, b), (third, c)]) = (Turns::default(), wakers());
-        let object = Oref::from_raw(1 << 9).expect("a reference");
-        let [first, next, last] = [(); 3].map(|()| turns.enter(object));
+        let [first, next, last] = [(); 3].map(|()| turns.enter(7));
         assert!(first.is_here(&a) && !next.is_here(&b) && !last.is_here(&c));
         // One that gives up in the middle holds up nobody.
         drop(next);
