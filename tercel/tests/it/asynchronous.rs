@@ -405,6 +405,120 @@ fn task_waits_until_another_transaction_has_ended() {
 }
 
 #[test]
+fn runs_beyond_the_open_transactions_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let all: Vec<_> = (0..200).map(|i| counter(&client, &format!("count {i}"))).collect();
+    thread::scope(|s| {
+        for of in &all {
+            let client = &client;
+            s.spawn(move || client.run(|tx| tx.edit(*of)?.set_count(tx.get(*of)?.count() + 1)).unwrap());
+        }
+    });
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let tasks = all.iter().map(|of| (client.clone(), *of));
+            let tasks: Vec<_> =
+                tasks.map(|(client, of)| tokio::spawn(async move { increment(&client, of).await })).collect();
+            for task in tasks {
+                task.await.unwrap().unwrap();
+            }
+        });
+    }
+    assert!(all.iter().all(|of| count(&client, *of) == 3));
+}
+
+/// What a random body does next with one of some counters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Act {
+    /// Adds it to what the body gives.
+    Read(usize),
+    /// Adds what was read so far to it.
+    Write(usize),
+    /// Another client changes it, once.
+    Disturb(usize),
+}
+
+/// A random body: which acts, and the one that another client does amid them.
+fn random_acts(seed: u64) -> (Vec<Act>, usize) {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below) as usize
+    };
+    let mut acts: Vec<Act> = (0..1 + next(10))
+        .map(|_| if next(3) == 0 { Act::Write(next(COUNTERS)) } else { Act::Read(next(COUNTERS)) })
+        .collect();
+    let disturbed = next(COUNTERS);
+    acts.insert(next(acts.len() as u64 + 1), Act::Disturb(disturbed));
+    (acts, disturbed)
+}
+
+const COUNTERS: u64 = 5;
+
+#[test]
+fn random_bodies_end_as_blocking_ones_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let [client, other] = [(); 2].map(|()| Client::connect(&server.addresses()[0]).unwrap());
+    let [these, those] = ["these", "those"]
+        .map(|set| (0..COUNTERS).map(|i| counter(&client, &format!("{set} {i}"))).collect::<Vec<_>>());
+    let mut conflicts = 0;
+    for seed in 0..400 {
+        let (acts, disturbed) = random_acts(seed);
+        let play = |tx: &tercel::Tx<'_>, all: &[Ref<Counter>], is_disturbed: &mut bool| {
+            let mut sum = 0u64;
+            for act in &acts {
+                match *act {
+                    Act::Read(i) => sum = sum.wrapping_add(tx.get(all[i])?.count()),
+                    Act::Write(i) => tx.edit(all[i])?.set_count(sum.wrapping_add(1))?,
+                    Act::Disturb(_) if std::mem::replace(is_disturbed, true) => {}
+                    Act::Disturb(i) => {
+                        other.run(|tx| tx.edit(all[i])?.set_count(tx.get(all[i])?.count() ^ 7))?
+                    }
+                }
+            }
+            Ok(sum)
+        };
+        let warm = |tx: &tercel::Tx<'_>| these.iter().chain(&those).try_for_each(|c| tx.get(*c).map(drop));
+        client.transaction().strict().run(warm).unwrap();
+        let (mut runs, mut is_disturbed) = (0, false);
+        let blocking = client.run(|tx| {
+            runs += 1;
+            play(tx, &these, &mut is_disturbed)
+        });
+        let (mut polled, mut is_disturbed) = (0, false);
+        let awaited = block_on(client.run_async(|tx| {
+            polled += 1;
+            play(tx, &those, &mut is_disturbed)
+        }));
+        let at = acts.iter().position(|act| *act == Act::Disturb(disturbed)).unwrap();
+        let uses =
+            |acts: &[Act]| acts.iter().any(|a| matches!(a, Act::Read(i) | Act::Write(i) if *i == disturbed));
+        let (is_used_before, is_used_behind) = (uses(&acts[..at]), uses(&acts[at..]));
+        let writes = acts.iter().any(|act| matches!(act, Act::Write(_)));
+        // What is read behind the change of another, and not before, may be old or new; a writer sees the new.
+        if writes || !(is_used_before || is_used_behind) {
+            assert_eq!(blocking, awaited, "seed {seed}: {acts:?}");
+        }
+        if writes && (is_used_before || !is_used_behind) {
+            assert_eq!((runs > 1, polled > 1), (is_used_before, is_used_before), "seed {seed}: {acts:?}");
+            conflicts += u64::from(is_used_before);
+        }
+        let read = |all: &[Ref<Counter>]| -> Vec<u64> {
+            let all =
+                client.transaction().strict().run(|tx| all.iter().map(|c| Ok(tx.get(*c)?.count())).collect());
+            all.unwrap()
+        };
+        assert_eq!(read(&these), read(&those), "seed {seed}: {acts:?}");
+    }
+    assert!(conflicts > 50, "{conflicts}");
+}
+
+#[test]
 fn outage_is_told_at_a_measured_pace() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::builder(dir.path()).listen("127.0.0.1:0").keepalive(Duration::from_millis(100));
