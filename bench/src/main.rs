@@ -22,7 +22,7 @@
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `archive` | suite `archive`: commits beside an archive, its lag, and restores |
-//! | `tasks` | suite `async`: runs of tasks, beside the same by threads |
+//! | `tasks`, `handler` | suite `async`: runs of tasks, beside the same by threads; HTTP from a gateway's cache |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
@@ -48,6 +48,7 @@ mod figure;
 mod flex;
 mod graph;
 mod group;
+mod handler;
 mod hop;
 mod hot;
 mod idle;
@@ -270,12 +271,13 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 13] = [
+const CHILDREN: [(&str, Part); 14] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
     (group::ROLE, group::child),
     (group::waits::ROLE, group::waits::child),
+    (handler::ROLE, handler::child),
     (hop::ROLE, hop::child),
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),

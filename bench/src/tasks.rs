@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::blocks::{Pairs, alternate, median, percentile};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options};
+use super::{COMMIT, Options, handler};
 
 /// An object on a page of its own.
 #[derive(Object)]
@@ -86,6 +86,9 @@ pub fn run(options: &Options) -> Result<Report, String> {
     options.say("reading by 10,000 tasks");
     let many = alternate(size.rounds, || world.threads(), || world.tasks())?;
 
+    options.say("asking a gateway");
+    let handler = handler::row(options, &world.at, size.rounds)?;
+
     let rounds = size.rounds as u64;
     let ticks = late.len() as u64;
     let mut ticker = Row::new("async.ticker", median(&mut late), "ms", ticks)
@@ -102,6 +105,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         ticker,
         row("async.10k", "tasks/s", &many, "64 threads", TASKS as u64 * rounds)
             .note("10,000 tasks at once, each reads a cached object, and one of 100 a missing one as well"),
+        handler,
     ];
     drop(client);
     server.stop().map_err(failed)?;

@@ -20,7 +20,7 @@ pub fn since(before: Option<Cpu>, now: Option<Cpu>, calls: usize) -> Option<Cpu>
 }
 
 /// Microseconds that the threads of a process have run.
-fn run_us(process: u32) -> Option<f64> {
+pub fn run_us(process: u32) -> Option<f64> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let mut sum_ns = 0.0;
     for thread in threads.flatten() {
