@@ -81,6 +81,7 @@ pub struct Bench {
   tercel soak --seconds 60 --replicas 3            a group: members are killed and stopped by turns
   tercel soak --replicas 3 --slow-disks            the disks of members take their time, too
   tercel soak --seconds 60 --replicas 3 --stranger    one that is no member says what members say
+  tercel soak --replicas 3 --hosts --renew         every certificate is renewed
   tercel soak --seconds 120 --tiers                keyed payments through three tiers
   tercel soak --seconds 60 --tiers --payer 'python3 contrib/pay.py'
   tercel soak --seconds 120 --replicas 3 --replace --fill 64M --mob 4M     members are replaced, by copies
@@ -115,7 +116,7 @@ pub struct Soak {
     pub hosts: bool,
     /// Have payments go through gateways, application servers and two groups, each payment under a key, while
     /// processes of all tiers are killed and stopped by turns
-    #[arg(long, conflicts_with_all = ["replicas", "replace", "hosts", "slow_disks", "stranger", "fill", "mob", "history"])]
+    #[arg(long, conflicts_with_all = ["replicas", "replace", "hosts", "slow_disks", "stranger", "renew", "fill", "mob", "history"])]
     pub tiers: bool,
     /// Have this command pay as well, and go on until it ends: it finds the gateways, an address a line, in
     /// the file that is named behind it, and prints the number of each payment, as contrib/pay.py does
@@ -129,6 +130,9 @@ pub struct Soak {
     /// are also killed and stopped only with --kill-every
     #[arg(long)]
     pub stranger: bool,
+    /// Have servers and clients use TLS, renew every certificate all the time, and replace their authority
+    #[arg(long, conflicts_with_all = ["replace", "stranger"])]
+    pub renew: bool,
     /// Fill the store with so many bytes first, such as 1G; up to 16G
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "0")]
     pub fill: usize,

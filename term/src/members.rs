@@ -1,8 +1,6 @@
 //! A group of servers of this run's own, each a process of this program: started, killed, stopped, and asked
 //! which one leads. A group of one is a server alone.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,10 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tercel::group::{Change, MemberId, change, form, inspect, join, members, secret, status_of};
-use tercel::tools::wire::frame::{self, Header, Kind};
-use tercel::tools::wire::message::{FromServer, HealthState};
-use tercel::{Address, Addresses, Error};
+use tercel::group::{Change, MemberId, change, form, health_of, inspect, join, members, secret, status_of};
+use tercel::{Address, Addresses, Error, HealthState, Tls};
 
 use crate::disk::SlowDisk;
 use crate::fail::Failure;
@@ -26,6 +22,8 @@ pub struct Members {
     servers: Vec<Option<OwnProcess>>,
     more: Vec<String>,
     hosts: Option<Hosts>,
+    /// The directory of their certificates, and the client's among them by which they are asked.
+    certificates: Option<(PathBuf, Tls)>,
 }
 
 impl Members {
@@ -61,6 +59,26 @@ impl Members {
         Members::begin(Members { hosts: Some(hosts), ..members }, &more)
     }
 
+    /// The same with TLS, on hosts of this run's own or without. The directory of certificates has one of each
+    /// member by the name of its directory, and `client` for those that ask it.
+    ///
+    /// # Errors
+    /// As [`Members::start`], and if the client's certificate cannot be read.
+    pub fn start_secured(
+        hosts: Option<Hosts>,
+        certificates: &Path,
+        dir: &Path,
+        n: usize,
+        more: &[&str],
+    ) -> Result<Members, Failure> {
+        let (any, front) = (loopback(), |address: &Address| Ok(address.clone()));
+        let members =
+            Members::form(dir, n, |i| hosts.as_ref().map_or(any(i), |hosts| hosts.address(i)), front)?;
+        let tls = Tls::open(certificates.join("client")).map_err(|e| Failure::new(e.to_string()))?;
+        let certificates = Some((certificates.to_path_buf(), tls));
+        Members::begin(Members { hosts, certificates, ..members }, more)
+    }
+
     fn begin(mut members: Members, more: &[&str]) -> Result<Members, Failure> {
         members.more = more.iter().map(|word| word.to_string()).collect();
         (0..members.len()).try_for_each(|i| members.start_one(i))?;
@@ -94,7 +112,8 @@ impl Members {
             let lines: String = new.iter().map(|(_, at)| format!("{at}\n")).collect();
             std::fs::write(listed, lines)?;
         }
-        Ok(Members { servers: places.iter().map(|_| None).collect(), places, more: Vec::new(), hosts: None })
+        let servers = places.iter().map(|_| None).collect();
+        Ok(Members { servers, places, more: Vec::new(), hosts: None, certificates: None })
     }
 
     /// The directories and addresses of `n` servers in `dir`, of which nothing is there yet.
@@ -127,7 +146,28 @@ impl Members {
     /// # Errors
     /// Never: each of them is one.
     pub fn addresses(&self) -> Result<Addresses, Failure> {
-        addresses(self.places.iter().map(|(_, at)| at))
+        self.asked(self.places.iter().map(|(_, at)| at))
+    }
+
+    /// Addresses as this process asks them: with a client's certificate, if the members have certificates.
+    ///
+    /// # Errors
+    /// Never: each of them is one.
+    pub fn asked<'a>(&self, of: impl Iterator<Item = &'a Address>) -> Result<Addresses, Failure> {
+        let all: Vec<String> = of.map(Address::to_string).collect();
+        let all: Addresses =
+            all.join(",").parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
+        Ok(match &self.certificates {
+            Some((_, tls)) => all.with_tls(tls.clone()),
+            None => all,
+        })
+    }
+
+    /// Asks a member whether it leads. None if it does not answer at once.
+    fn leads(&self, i: usize) -> Option<bool> {
+        let at = self.asked(std::iter::once(self.address(i))).ok()?;
+        let health = health_of(at, ANSWER_MAX).ok()?;
+        Some(!matches!(health.state, HealthState::NotLeading | HealthState::Following))
     }
 
     /// The process of a member that runs.
@@ -141,7 +181,11 @@ impl Members {
     /// If it does not start.
     pub fn start_one(&mut self, i: usize) -> Result<(), Failure> {
         let (dir, address) = &self.places[i];
-        let more: Vec<&str> = self.more.iter().map(String::as_str).collect();
+        let mut more = self.more.clone();
+        if let (Some((certificates, _)), Some(name)) = (&self.certificates, dir.file_name()) {
+            more.extend(["--tls".into(), certificates.join(name).display().to_string()]);
+        }
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
         let hosts = self.hosts.as_ref();
         let begin = |program| match hosts {
             Some(hosts) => hosts.of(i).command(program),
@@ -215,7 +259,7 @@ impl Members {
     }
 
     fn others(&self, i: usize) -> Result<Addresses, Failure> {
-        addresses((0..self.len()).filter(|at| *at != i).map(|at| self.address(at)))
+        self.asked((0..self.len()).filter(|at| *at != i).map(|at| self.address(at)))
     }
 
     /// Lets a new member join at a place of which the directory is empty, and waits until it votes.
@@ -246,7 +290,8 @@ impl Members {
 
     /// The lag of a member, as the leader knows it.
     fn lag_of(&self, member: MemberId) -> Option<Lag> {
-        let status = status_of(&self.places[self.leader()?].1, ANSWER_MAX).ok()?;
+        let leader = self.asked(std::iter::once(self.address(self.leader()?))).ok()?;
+        let status = status_of(leader, ANSWER_MAX).ok()?;
         let status: Value = serde_json::from_str(&status).ok()?;
         let members = status["group"]["members"].as_array()?;
         let found = members.iter().find(|one| one["member"] == member.to_string().as_str())?;
@@ -280,7 +325,7 @@ impl Members {
 
     /// The member that leads and can be reached, if one says so within a moment.
     pub fn leader(&self) -> Option<usize> {
-        (0..self.len()).find(|i| self.servers[*i].is_some() && leads(&self.places[*i].1) == Some(true))
+        (0..self.len()).find(|i| self.servers[*i].is_some() && self.leads(*i) == Some(true))
     }
 
     /// Waits until a member leads and all the others run and answer.
@@ -290,7 +335,7 @@ impl Members {
     pub fn settled(&self) -> Result<usize, Failure> {
         let end = Instant::now() + SETTLED_MAX;
         while Instant::now() < end {
-            let all: Vec<Option<bool>> = self.places.iter().map(|(_, at)| leads(at)).collect();
+            let all: Vec<Option<bool>> = (0..self.len()).map(|i| self.leads(i)).collect();
             let leader = all.iter().position(|one| *one == Some(true));
             if let Some(leader) = leader.filter(|_| all.iter().all(Option::is_some)) {
                 return Ok(leader);
@@ -332,11 +377,6 @@ enum Lag {
     Lost,
 }
 
-fn addresses<'a>(of: impl Iterator<Item = &'a Address>) -> Result<Addresses, Failure> {
-    let all: Vec<String> = of.map(Address::to_string).collect();
-    all.join(",").parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
-}
-
 /// Asks a group again and again, until it does what it is asked for.
 fn patiently<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Failure> {
     let end = Instant::now() + REPLACED_MAX;
@@ -358,30 +398,6 @@ fn loopback() -> impl Fn(usize) -> Result<Address, Failure> {
     move |i| {
         let address = format!("127.{}.{low}.{}:7117", 1 + high % 250, 8 * usize::from(group) + i + 1);
         address.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))
-    }
-}
-
-/// Asks a server whether it leads, without a session. None if it does not answer at once.
-fn leads(address: &Address) -> Option<bool> {
-    let at: SocketAddr = address.to_string().parse().ok()?;
-    let mut stream = TcpStream::connect_timeout(&at, ANSWER_MAX).ok()?;
-    stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
-    let mut bytes = Vec::new();
-    frame::encode(Header::new(Kind::AskHealth, 1), &[], &mut bytes);
-    stream.write_all(&bytes).ok()?;
-    bytes.clear();
-    let mut buffer = [0; 1024];
-    loop {
-        let n = stream.read(&mut buffer).ok().filter(|n| *n > 0)?;
-        bytes.extend_from_slice(&buffer[..n]);
-        if let Some((header, body, _)) = frame::split(&bytes).ok()? {
-            return match FromServer::decode(header.kind, body).ok()? {
-                FromServer::Health(health) => {
-                    Some(!matches!(health.state, HealthState::NotLeading | HealthState::Following))
-                }
-                _ => None,
-            };
-        }
     }
 }
 

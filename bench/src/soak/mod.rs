@@ -11,11 +11,13 @@
 //! | `space` | the objects, and how they are made and read out |
 //! | `worker` | a client: what it does and records |
 //! | `faults` | the kills and stops of servers, one after the other |
+//! | `authority` | certificates that are renewed while servers run |
 //! | `stranger` | one that is no member and says what members say |
 //! | `tiers` | payments through three tiers, instead of all that |
 //! | `proxy` | a link whose connections are cut now and then |
 //! | `report` | the verdict |
 
+mod authority;
 mod faults;
 mod proxy;
 mod report;
@@ -34,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
-use tercel::{Addresses, Client, ClientConfig};
+use tercel::{Address, Addresses, Client, ClientConfig};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::hosts::Hosts;
 use tercel_term::members::Members;
@@ -43,6 +45,7 @@ use tercel_term::{Term, count, tell};
 use tercel_verify::{History, Kind, PROPERTIES, View};
 
 use crate::args;
+use authority::Authority;
 use faults::Every;
 use proxy::Proxy;
 use report::Run;
@@ -88,7 +91,11 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
             dir.path().display()
         );
     }
-    let mut members = dir.serve(args)?;
+    let authority = match args.renew {
+        true => Some(Authority::new(dir.path().join("certificates"), args.replicas)?),
+        false => None,
+    };
+    let mut members = dir.serve(args, authority.as_ref())?;
     if args.slow_disks {
         // Tried before the work: without strace there is nothing to wait for.
         drop(members.slow_disk(0, Duration::ZERO)?);
@@ -110,13 +117,12 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     };
     let proxy = |i| Proxy::start(members.address(i), args.seed + i as u64);
     let proxies = (0..members.len()).map(proxy).collect::<Result<Vec<_>, _>>()?;
-    let proxied = proxies.iter().map(|proxy| proxy.address().to_string()).collect::<Vec<_>>().join(",");
-    let proxied: Addresses =
-        proxied.parse().map_err(|e: tercel::AddressError| Failure::new(e.to_string()))?;
+    let proxied: Vec<Address> = proxies.iter().map(Proxy::address).collect();
+    let proxied = members.asked(proxied.iter())?;
     let at = args.stranger.then(|| {
         (0..members.len()).filter_map(|i| members.address(i).to_string().parse().ok()).collect::<Vec<_>>()
     });
-    let (records, ended, spoken) = thread::scope(|scope| {
+    let (records, ended, spoken, renewed) = thread::scope(|scope| {
         let workers: Vec<_> = (0..args.clients)
             .map(|i| {
                 let target = if is_proxied(i) { &proxied } else { &addresses };
@@ -126,13 +132,15 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
             .collect();
         scope.spawn(|| collect_always(&shared, &addresses));
         let stranger = at.as_deref().map(|at| scope.spawn(|| stranger::speak(&shared, at, args.seed)));
+        let renewal = authority.as_ref().map(|of| scope.spawn(|| of.renew_always(&shared)));
         let ended = faults::make(args, every, &shared, &mut members, term);
         // Set also if a server could not be started: without a server no client ends by itself. Each then
         // gives up at its own time-out.
         shared.stop.store(true, Ordering::Release);
         let records: Vec<Record> = workers.into_iter().filter_map(|w| w.join().ok()).collect();
         let spoken = stranger.and_then(|stranger| stranger.join().ok());
-        (records, ended, spoken)
+        let renewed = renewal.and_then(|renewal| renewal.join().ok()).transpose();
+        (records, ended, spoken, renewed)
     });
     let cuts = proxies.into_iter().map(Proxy::stop).sum();
     let (faults, before) = ended?;
@@ -154,6 +162,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     });
     let mut run = Run::new(args, (faults, views), done, cuts, &ending, shared.space.total());
     run.heard(spoken);
+    run.renewed(renewed?);
     for record in records {
         run.add(&record);
         history.transactions.extend(record.transactions);
@@ -197,6 +206,7 @@ fn command_line(args: &args::Soak, every: &Every) -> String {
         args.hosts.then(|| " --hosts".into()),
         args.slow_disks.then(|| " --slow-disks".into()),
         args.stranger.then(|| " --stranger".into()),
+        args.renew.then(|| " --renew".into()),
         (args.fill > 0).then(|| format!(" --fill {}", args.fill)),
         args.mob.map(|bytes| format!(" --mob {bytes}")),
     ];
@@ -362,18 +372,20 @@ impl Dir {
     }
 
     /// Starts the servers over the space.
-    fn serve(&self, args: &args::Soak) -> Result<Members, Failure> {
+    fn serve(&self, args: &args::Soak, authority: Option<&Authority>) -> Result<Members, Failure> {
         let bytes = args.mob.map(|bytes| bytes.to_string());
         let mob = bytes.iter().flat_map(|bytes| ["--mob", bytes]);
         // Nothing is kept but what the root reaches, so nothing needs a time of grace.
         let more: Vec<&str> = mob.chain(["--gc-grace", "0"]).collect();
-        if args.hosts {
-            match Hosts::new(args.replicas) {
-                Ok(hosts) => return Members::start_on(hosts, self.path(), args.replicas, &more),
-                Err(e) => eprintln!("cuts of links are left out, for no hosts can be made: {}", e.what),
-            }
+        let hosts = args.hosts.then(|| Hosts::new(args.replicas)).transpose().unwrap_or_else(|e| {
+            eprintln!("cuts of links are left out, for no hosts can be made: {}", e.what);
+            None
+        });
+        match (authority, hosts) {
+            (Some(of), hosts) => Members::start_secured(hosts, of.dir(), self.path(), args.replicas, &more),
+            (None, Some(hosts)) => Members::start_on(hosts, self.path(), args.replicas, &more),
+            (None, None) => Members::start(self.path(), args.replicas, &more),
         }
-        Members::start(self.path(), args.replicas, &more)
     }
 
     fn path(&self) -> &Path {

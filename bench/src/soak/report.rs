@@ -8,6 +8,7 @@ use tercel_term::fail::Outcome;
 use tercel_term::{Term, count, say, tell, thousands};
 use tercel_verify::{History, Outcome as Ended, Property, Session, Transaction};
 
+use super::authority::Renewed;
 use super::faults::{Fault, Kind};
 use super::space::Ending;
 use super::worker::Record;
@@ -89,6 +90,8 @@ struct Met {
     replaced: usize,
     copied: usize,
     cuts: u64,
+    #[serde(flatten)]
+    renewed: Renewed,
 }
 
 /// The longest times of a run.
@@ -149,6 +152,7 @@ impl Run {
                 replaced: faults.iter().filter(|fault| matches!(fault.kind, Kind::Replace(_))).count(),
                 copied: faults.iter().filter(|fault| fault.kind == Kind::Replace(true)).count(),
                 cuts,
+                renewed: Renewed::default(),
             },
             done,
             work: Work::default(),
@@ -176,6 +180,11 @@ impl Run {
             self.findings
                 .push("the stranger knew no group or could not say a word, which proves nothing".into());
         }
+    }
+
+    /// Counts the certificates that were renewed.
+    pub fn renewed(&mut self, renewed: Option<Renewed>) {
+        self.met.renewed = renewed.unwrap_or_default();
     }
 
     /// Counts what a client did.
@@ -303,6 +312,14 @@ impl Run {
         );
         if let Some(messages) = self.stranger {
             tell!("  {} of a stranger", count(messages, "message", "messages"));
+        }
+        let Renewed { certificates, authorities } = self.met.renewed;
+        if certificates > 0 {
+            tell!(
+                "  {} renewed, {} replaced",
+                count(certificates, "certificate", "certificates"),
+                count(authorities, "authority", "authorities")
+            );
         }
         let worst = &self.worst;
         if self.replicas > 1 {
