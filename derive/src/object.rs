@@ -185,6 +185,16 @@ fn setters(input: &Input, rows: Option<&Table>, view: &Ident, edit: &Ident) -> T
             }
         }
     });
+    // Of a view they exist to be refused, in words that say what to call.
+    let refused = input.members.iter().map(|m| {
+        let (setter, field_vis) = (format_ident!("set_{}", m.ident), &m.vis);
+        quote! {
+            #[doc(hidden)]
+            #field_vis fn #setter<V: #private::SetByEditors>(&self, value: V) -> ::core::result::Result<(), #private::Error> {
+                value.never()
+            }
+        }
+    });
     quote! {
         #[allow(dead_code, private_interfaces, non_snake_case, clippy::all)]
         impl<'t> #edit<'t> {
@@ -194,6 +204,11 @@ fn setters(input: &Input, rows: Option<&Table>, view: &Ident, edit: &Ident) -> T
             }
 
             #(#setters)*
+        }
+
+        #[allow(dead_code, private_interfaces, non_snake_case, clippy::all)]
+        impl<'t> #view<'t> {
+            #(#refused)*
         }
     }
 }

@@ -61,7 +61,8 @@ pub mod __private {
     };
     pub use crate::txn::Tx;
     pub use crate::txn::object::{
-        Elements, Field, ListField, Obj, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,
+        Elements, Field, ListField, Obj, Object, RawMut, RawObj, Record, SetByEditors, Stored, load_elements,
+        no_variant,
     };
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;

@@ -13,7 +13,8 @@ use tercel_wire::schema::{Schema, Type};
 
 pub mod __private {
     pub use super::{
-        Elements, Error, Field, ListField, Object, RawMut, RawObj, Record, Stored, load_elements, no_variant,
+        Elements, Error, Field, ListField, Object, RawMut, RawObj, Record, SetByEditors, Stored,
+        load_elements, no_variant,
     };
     pub use tercel_heap::{TypeIndex, Typed};
     pub use tercel_wire as wire;
@@ -121,6 +122,18 @@ pub struct Stored<'a> {
 
 /// Field, offset and bytes of its fixed part.
 pub type Set = (usize, usize, Vec<u8>);
+
+/// A value that a setter of a view takes: no type is one. Derived code asks for it, so that the compiler says
+/// what to call instead.
+#[diagnostic::on_unimplemented(
+    message = "an object that was read has no setters",
+    label = "edit it first: `object.edit()?.set_..(..)`",
+    note = "a row of a table is edited by the table: `table.edit(tx, key)?.set_..(..)`"
+)]
+pub trait SetByEditors {
+    /// Cannot be called.
+    fn never<R>(self) -> R;
+}
 
 pub struct RawMut<'t, T> {
     sets: RefCell<&'t mut Vec<Set>>,

@@ -211,6 +211,18 @@ impl Parts for Tx<'_> {
     }
 }
 
+/// A value that a setter of a view takes: no type is one. Derived code asks for it, so that the compiler says
+/// what to call instead.
+#[diagnostic::on_unimplemented(
+    message = "an object that was read has no setters",
+    label = "edit it first: `object.edit()?.set_..(..)`",
+    note = "a row of a table is edited by the table: `table.edit(tx, key)?.set_..(..)`"
+)]
+pub trait SetByEditors {
+    /// Cannot be called.
+    fn never<R>(self) -> R;
+}
+
 /// The raw parts of an editor. For derived code.
 pub struct RawMut<'t, T> {
     pub(crate) tx: &'t Tx<'t>,
