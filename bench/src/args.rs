@@ -29,13 +29,14 @@ pub enum Command {
   tercel bench load --quick --only greedy --only flood
   tercel bench cad --step ./Package_QFP.3dshapes
   tercel bench rpc --only shm.spin --report ./report
-  tercel bench all --quick --write numbers.md")]
+  tercel bench all --quick --write numbers.md
+  tercel bench papers --write docs/papers.md")]
 pub struct Bench {
     /// The suite to measure
     #[arg(value_enum)]
     pub suite: Suite,
     /// Suite all: write the document here, and the picture cost.svg beside it; the part of the file that is
-    /// kept by hand stays
+    /// kept by hand stays. Suite papers: write it here, from the numbers.md beside it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "report"])]
     pub write: Option<PathBuf>,
     /// Print one JSON object
@@ -197,6 +198,8 @@ pub enum Suite {
     Rpc,
     /// Every suite in turn, as one document: some five minutes with --quick
     All,
+    /// The founding papers' tables and figures beside the rows of docs/numbers.md; measures nothing
+    Papers,
 }
 
 /// Parses the number of bytes that a soak fills the store with.

@@ -413,8 +413,7 @@ fn saved(
     let over = hits.pairs.iter().map(|(call, hits)| (hits / HITS_A_TIME as f64, *call));
     let over = Pairs { pairs: over.collect() };
     let over = Row::compared(format!("flex.remote_over_cached.{name}"), "us", &over, "flex.cached", n)
-        .note("a call at the server by one on the cached copy")
-        .paper(135.0);
+        .note("a call at the server by one on the cached copy");
     // Its page is not cached: it is fetched, and the method runs on the copy.
     let (large, mut next) = (make_large(client)?, 0);
     let fetched = by_call(&mut || {
@@ -423,8 +422,7 @@ fn saved(
         client.handle(large[next]).local().count().map(|_| ()).map_err(failed)
     })?;
     let cache = Row::compared(format!("flex.cache.{name}"), "us", &fetched, "flex.remote", n)
-        .note("the first call on a copy that is fetched for it, by a call at the server")
-        .paper(3.0);
+        .note("the first call on a copy that is fetched for it, by a call at the server");
     let validate = validated(options, client, counter, remote, road)?;
     let made = by_call(&mut || {
         let tx = client.transaction().begin().map_err(failed)?;
@@ -435,12 +433,10 @@ fn saved(
     })?;
     let pairs = made.pairs.iter().map(|(call, made)| (*call, made / MADE_A_TIME as f64)).collect();
     let create = Row::compared(format!("flex.create.{name}"), "us", &Pairs { pairs }, "flex.remote", n)
-        .note("an object made in an open transaction, by a call at the server")
-        .paper(1.4);
+        .note("an object made in an open transaction, by a call at the server");
     let in_session = in_session(options, client, counter, remote, &large, road)?;
     let breakeven = Row::new(format!("flex.breakeven.{name}"), fetched.ratio().median.ceil(), "calls", n)
-        .note("calls from which on it is cheaper to fetch the copy")
-        .paper(3.0);
+        .note("calls from which on it is cheaper to fetch the copy");
     Ok([over, cache, validate, create, breakeven].into_iter().chain(in_session).collect())
 }
 
@@ -465,15 +461,15 @@ fn in_session(
     let read = |counter: Ref<Counter>| here.read(|tx| Ok(tx.get(counter)?.count())).map(drop);
     let (page, mut next) = (counter.oref().page(), 0);
     read(counter).map_err(failed)?;
-    let compared = |what: &str, note: &str, paper, block: &mut dyn FnMut() -> Result<f64, String>| {
+    let compared = |what: &str, note: &str, block: &mut dyn FnMut() -> Result<f64, String>| {
         let call =
             || timed(|| remote.count().map(|_| ()).map_err(failed)).map(|mut block| median(&mut block));
         let pairs = alternate(rounds(options), call, block)?;
         let n = (rounds(options) * BLOCK) as u64;
         let id = format!("flex.causal.{what}.{}", road.name());
-        Ok::<_, String>(Row::compared(id, "us", &pairs, "flex.remote", n).note(note).paper(paper))
+        Ok::<_, String>(Row::compared(id, "us", &pairs, "flex.remote", n).note(note))
     };
-    let validate = compared("validate", "a copy found unchanged, in a session", 2.3, &mut || {
+    let validate = compared("validate", "a copy found unchanged, in a session", &mut || {
         let mut block = Vec::with_capacity(BLOCK);
         for _ in 0..BLOCK {
             with_machine(client, |machine| machine.doubt(page)).map_err(failed)?;
@@ -483,14 +479,14 @@ fn in_session(
         }
         Ok(median(&mut block))
     })?;
-    let cache = compared("cache", "a copy that is fetched, in a session", 3.0, &mut || {
+    let cache = compared("cache", "a copy that is fetched, in a session", &mut || {
         let mut block = timed(|| {
             next = (next + 2) % large.len();
             here.read(|tx| Ok(tx.get(large[next])?.count())).map(drop).map_err(failed)
         })?;
         Ok(median(&mut block))
     })?;
-    let create = compared("create", "an object made in an open transaction of a session", 1.4, &mut || {
+    let create = compared("create", "an object made in an open transaction of a session", &mut || {
         let mut us = 0.0;
         let made = here.run(|tx| {
             let begun = Instant::now();
@@ -535,11 +531,10 @@ fn validated(
     if (after.pages, after.unchanged) != (before.pages, before.unchanged + n) {
         return Err(format!("of {n} copies {} were found unchanged", after.unchanged - before.unchanged));
     }
-    let row = Row::compared(format!("flex.validate.{}", road.name()), "us", &pairs, "flex.remote", n).note(
+    Ok(Row::compared(format!("flex.validate.{}", road.name()), "us", &pairs, "flex.remote", n).note(
         "the first call on a cached copy that must be found unchanged, by a call at the server; no page is sent; must be 1.2 at \
          most",
-    );
-    Ok(row.paper(2.3))
+    ))
 }
 
 pub(super) fn rounds(options: &Options) -> usize {

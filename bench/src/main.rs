@@ -9,6 +9,7 @@
 //! | `page`, `figure` | the report as a page to look at, and the founding paper's figures on it |
 //! | `cost` | a read's cost by where it runs, as a picture |
 //! | `numbers` | every suite, and the document that their rows become |
+//! | `papers` | the founding papers' figures, beside rows of that document |
 //! | `callgrind` | instructions of user space, counted by valgrind |
 //! | `traversals` | suite `oo7`: hot traversals, and fetches in a small cache |
 //! | `hop`, `threads`, `map` | the instructions of a hop in it, two threads beside one, and look-ups by key |
@@ -62,6 +63,7 @@ mod numbers;
 mod objects;
 mod oo7;
 mod page;
+mod papers;
 mod placed;
 mod proxy;
 mod report;
@@ -137,7 +139,7 @@ impl Options {
 /// # Errors
 /// A sentence: what failed.
 fn run(suite: Suite, options: &Options) -> Result<Report, String> {
-    match suite {
+    let mut report = match suite {
         Suite::Oo7 => traversals::run(options),
         Suite::Commit => commit::run(options),
         Suite::Bank => bank::run(options),
@@ -156,8 +158,10 @@ fn run(suite: Suite, options: &Options) -> Result<Report, String> {
         Suite::Ring => ring::run(options),
         Suite::Rows => rows::run(options),
         Suite::Rpc => rpc::run(options),
-        Suite::All => Err("all suites make no one report; numbers::run measures them one by one".into()),
-    }
+        Suite::All | Suite::Papers => Err("it measures nothing itself, and makes no report".into()),
+    }?;
+    papers::beside(&mut report.rows);
+    Ok(report)
 }
 
 /// Measures a suite and prints its report. This is also the door by which the suites' own child processes
@@ -180,6 +184,9 @@ fn bench(args: args::Bench) -> Outcome {
         }
     }
     check_rows(suite, &options.only)?;
+    if suite == Suite::Papers {
+        return papers(args.write.as_deref(), args.json);
+    }
     tidy::on_signals(|| "interrupted: nothing was measured to its end".into())?;
     if suite == Suite::All {
         return all(&options, args.write.as_deref());
@@ -192,7 +199,7 @@ fn bench(args: args::Bench) -> Outcome {
     let mut report = run(suite, &options).map_err(Failure::new)?;
     if suite == Suite::Events && page.is_some() {
         // The paper's figures stand on one page.
-        match proxy::run(&options) {
+        match run(Suite::Proxy, &options) {
             Ok(more) => report.rows.extend(more.rows),
             Err(reason) => eprintln!("Figures 8 and 9 are left out: {reason}"),
         }
@@ -210,24 +217,18 @@ fn bench(args: args::Bench) -> Outcome {
 
 /// Measures every suite and writes the document, or prints it.
 fn all(options: &Options, file: Option<&Path>) -> Outcome {
-    let not_written = |file: &Path, e| {
-        Failure::new(format!("cannot write {}: {e}", file.display())).next("name another file with --write")
-    };
     let before = match file.map(|file| (file, std::fs::read_to_string(file))) {
         Some((_, Ok(before))) => before,
         // Before minutes are spent on what could not be written.
-        Some((file, Err(_))) => {
-            std::fs::write(file, "").map_err(|e| not_written(file, e)).map(|()| String::new())?
-        }
+        Some((file, Err(_))) => write(file, "").map(|()| String::new())?,
         None => String::new(),
     };
     let numbers = numbers::run(options, &before).map_err(Failure::new)?;
     match file {
         Some(file) => {
-            std::fs::write(file, numbers.document).map_err(|e| not_written(file, e))?;
-            let beside = file.with_file_name("cost.svg");
+            write(file, &numbers.document)?;
             if let Some(picture) = numbers.picture {
-                std::fs::write(&beside, picture).map_err(|e| not_written(&beside, e))?;
+                write(&file.with_file_name("cost.svg"), &picture)?;
             }
         }
         None => say!("{}", numbers.document),
@@ -236,6 +237,35 @@ fn all(options: &Options, file: Option<&Path>) -> Outcome {
         0 => Ok(ExitCode::SUCCESS),
         n => Err(Failure::new(format!("{n} suites could not be measured")).next("the document says why")),
     }
+}
+
+/// Writes the founding papers beside the rows of the `numbers.md` in the same directory, or prints them.
+/// Fails if a paper's text does not fit the rows; the document is written all the same.
+fn papers(file: Option<&Path>, is_json: bool) -> Outcome {
+    let beside = file.unwrap_or(Path::new("docs/papers.md")).with_file_name("numbers.md");
+    let unread = |reason: String| {
+        Failure::new(format!("cannot read {}: {reason}", beside.display())).next(
+            "name a file beside numbers.md with --write; `tercel bench all --write numbers.md` writes one",
+        )
+    };
+    let text = std::fs::read_to_string(&beside).map_err(|e| unread(e.to_string()))?;
+    let numbers = numbers::Written::read(&text).map_err(unread)?;
+    match file {
+        Some(file) => write(file, &papers::document(&numbers))?,
+        None if is_json => say!("{}", papers::as_json(&numbers)),
+        None => say!("{}", papers::document(&numbers)),
+    }
+    match papers::stale(&numbers).join("; ") {
+        stale if stale.is_empty() => Ok(ExitCode::SUCCESS),
+        stale => Err(Failure::new(format!("the papers' texts do not fit the rows: {stale}"))
+            .next("mend bench/src/papers.txt")),
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text).map_err(|e| {
+        Failure::new(format!("cannot write {}: {e}", file.display())).next("name another file with --write")
+    })
 }
 
 /// Refuses names of rows that the suite does not have, before anything is made or measured.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::Serialize;
 use serde_json::Value;
 use tercel_machine::time::date_of_day;
 
@@ -173,6 +174,71 @@ fn document(all: &[Done], before: &str) -> String {
     out
 }
 
+/// The document as it was last written.
+#[derive(Debug, Default)]
+pub struct Written<'a> {
+    /// The date and the revision.
+    pub taken: &'a str,
+    /// A suite and its machine, each.
+    pub machines: Vec<(&'a str, &'a str)>,
+    pub rows: Vec<Line<'a>>,
+}
+
+/// A row of the document, cell by cell.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Line<'a> {
+    pub id: &'a str,
+    /// The value with its unit, and the 99th percentile.
+    pub value: &'a str,
+    /// The limit's name and value.
+    pub limit: &'a str,
+    /// The ratio with its interval.
+    pub ratio: &'a str,
+}
+
+impl<'a> Written<'a> {
+    /// Reads the document. Fails on a line of a suite's table that is no row, and if nothing was measured.
+    pub fn read(document: &'a str) -> Result<Written<'a>, String> {
+        let (mut written, mut suite) = (Written::default(), None);
+        for line in document.lines() {
+            if let Some(name) = line.strip_prefix("## ") {
+                suite = SUITES.contains(&name).then_some(name);
+            } else if let Some(taken) = line.strip_prefix("Taken on ") {
+                written.taken = taken.trim_end_matches('.');
+            } else if let (Some(suite), true) = (suite, line.contains(" processors, Linux ")) {
+                written.machines.push((suite, line.trim_end_matches('.')));
+            } else if suite.is_some() && line.starts_with("| `") {
+                let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+                let ["", id, value, limit, ratio, _, ""] = cells[..] else {
+                    return Err(format!("no row: {line}"));
+                };
+                written.rows.push(Line { id: id.trim_matches('`'), value, limit, ratio });
+            }
+        }
+        match written.taken.is_empty() || written.rows.is_empty() {
+            true => Err("it has no date or no rows, so `tercel bench all` did not write it".into()),
+            false => Ok(written),
+        }
+    }
+
+    pub fn row(&self, id: &str) -> Option<&Line<'a>> {
+        self.rows.iter().find(|row| row.id == id)
+    }
+}
+
+impl<'a> Line<'a> {
+    /// The first thing in a cell, without percentiles, names and intervals: `value`, `limit` or `ratio`.
+    pub fn part(&self, cell: &str) -> Option<&'a str> {
+        let part = match cell {
+            "value" => self.value.split(", ").next(),
+            "limit" => self.limit.rsplit(' ').next(),
+            "ratio" => self.ratio.split(' ').next(),
+            _ => None,
+        };
+        part.filter(|part| !part.is_empty())
+    }
+}
+
 /// Writes the rows of a suite, and remembers the targets that are missed.
 fn table(out: &mut String, report: &Value, targets: &[Target<'static>], misses: &mut Vec<Target<'static>>) {
     let machine = &report["machine"];
@@ -278,5 +344,20 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(&format!("{BY_HAND}\nmine\n")) && !text.contains("gone"), "{text}");
+        let written = Written::read(&text).unwrap();
+        assert_eq!(written.machines, [("commit", "2 processors, Linux 6.1, epoll, load 1.0, 0.0 % stolen")]);
+        let ratio = "3.000 (2.500 to 3.500)";
+        let first = Line { id: "commit.one", value: "9 us, p99 12", limit: "bare 3", ratio };
+        assert_eq!((written.rows.len(), written.rows[0]), (2, first));
+        let parts = ["value", "limit", "ratio", "p99"].map(|cell| written.rows[0].part(cell));
+        assert_eq!(parts, [Some("9 us"), Some("3"), Some("3.000"), None]);
+        assert!(written.taken.ends_with(COMMIT) && written.rows[1].part("ratio").is_none());
+    }
+
+    #[test]
+    fn document_that_is_none_is_refused() {
+        assert!(Written::read("Taken on 2026-11-26 at c0ffee.\n").is_err());
+        let short = "Taken on 2026-11-26 at c0ffee.\n\n## commit\n\n| `commit.one` | 9 us |\n";
+        assert_eq!(Written::read(short).unwrap_err(), "no row: | `commit.one` | 9 us |");
     }
 }

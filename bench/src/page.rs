@@ -3,57 +3,8 @@
 use std::fmt::Write as _;
 
 use super::figure::figures;
+use super::papers::papers;
 use super::report::{Report, Row};
-
-/// The results of a founding paper, beside which rows stand.
-struct Founding {
-    suite: &'static str,
-    /// The system, its machine, and where it was published.
-    source: &'static str,
-    /// The measured operation, its result, and the ratio of that to the limit.
-    rows: &'static [(&'static str, &'static str, &'static str)],
-}
-
-const FOUNDING: [Founding; 3] = [
-    Founding {
-        suite: "rpc",
-        source: "Peregrine: Sun-3/60, Ethernet of 10 Mbit/s. Johnson and Zwaenepoel, Software: Practice and Experience 23(2), 1993",
-        rows: &[
-            ("a call without arguments over the network", "573 us", "2.17 of the packets alone, 264 us"),
-            ("with 1,024 bytes", "1,397 us", "1.32 of the packets alone, 1,059 us"),
-            ("large arguments", "8.9 Mbit/s", "0.95 of what the packets alone allow"),
-            ("without arguments between two address spaces of one machine", "149 us", ""),
-        ],
-    },
-    Founding {
-        suite: "events",
-        source: "500 MHz Alpha 21164, Digital UNIX 4.0D, Ethernet of 100 Mbit/s. Banga, Mogul and Druschel, USENIX Annual Technical Conference, 1999",
-        rows: &[
-            ("get_next_event over the events it may bring, 1 to 10 (Figure 6)", "a line", ""),
-            ("get_next_event beside 0 to 2,000 silent connections", "the same", "within 0.005 %"),
-            ("declaring and revoking beside them (Figure 7)", "the same", ""),
-            ("requests a second of a proxy beside them (Figure 8)", "the same, where select falls", ""),
-            (
-                "where the latency of a proxy grows, 750 silent (Figure 9)",
-                "1,348 requests/s",
-                "1.04 of an improved select",
-            ),
-        ],
-    },
-    Founding {
-        suite: "flex",
-        source: "Flex: two SPARCstation 20 of 60 MHz, SunOS 4.1.3, Fresco 0.7, two Ethernets of 10 Mbit/s and a router. Kordale, \
-            Ahamad and Devarakonda, USENIX Conference on Object-Oriented Technologies, 1996. The limit is the null invocation on a proxy",
-        rows: &[
-            ("null invocation on a proxy (Table 1)", "2.7 ms", "1"),
-            ("invocation on a cached copy (Table 2)", "0.020 ms", "1/135"),
-            ("creating a cacheable object", "3.8 ms", "1.41"),
-            ("validating a copy", "6.2 ms", "2.30"),
-            ("caching a copy", "8.0 ms", "2.96"),
-            ("calls from which on caching is cheaper", "3", ""),
-        ],
-    },
-];
 
 /// The page.
 pub fn html(report: &Report) -> String {
@@ -69,91 +20,28 @@ pub fn html(report: &Report) -> String {
         escape(&title),
         escape(&about)
     );
-    for founding in FOUNDING.iter().filter(|founding| founding.suite == report.suite) {
+    for paper in papers().iter().filter(|paper| paper.suites.contains(&report.suite)) {
         let _ = write!(
             page,
-            "<h2>What the founding system measured</h2>\n<p>{}</p>\n<table>\n",
-            escape(founding.source)
+            "<h2>The founding paper: {}</h2>\n<p>{}</p>\n<table>\n\
+             <tr><th>what</th><th>took</th><th>by its limit</th></tr>\n",
+            escape(paper.title),
+            escape(paper.source)
         );
-        page.push_str("<tr><th>what</th><th>took</th><th>by its limit</th></tr>\n");
-        for (what, took, ratio) in founding.rows {
-            let cells = [what, took, ratio].map(|cell| format!("<td>{}</td>", escape(cell)));
+        for (figure, value) in paper.figures.iter().filter_map(|figure| Some((figure, figure.value?))) {
+            let cells = [figure.name().as_str(), value, &figure.by_limit()]
+                .map(|cell| format!("<td>{}</td>", escape(cell)));
             let _ = writeln!(page, "<tr>{}</tr>", cells.concat());
         }
         page.push_str("</table>\n");
     }
     if !report.rows.is_empty() {
         page.push_str("<h2>What Tercel measured in this run</h2>\n");
-        if report.suite == "flex" {
-            put_operations(&mut page, &report.rows);
-        }
         page.push_str(&figures(&report.rows));
         put_rows(&mut page, &report.rows);
     }
     page.push_str("</body></html>\n");
     page
-}
-
-/// The operations of Flex, by its figures: the name, milliseconds there, and the ends of the names of our
-/// rows.
-const OPERATIONS: [(&str, f64, &str); 5] = [
-    ("null call", 2.7, "remote"),
-    ("call on a cached copy", 0.020, "cached"),
-    ("create", 3.8, "create"),
-    ("validate", 6.2, "validate"),
-    ("cache", 8.0, "cache"),
-];
-
-/// The tables of Flex beside this run: each operation by a null call there, here, and here in a session.
-fn put_operations(page: &mut String, rows: &[Row]) {
-    let find = |id: &str| rows.iter().find(|row| row.id == id);
-    let us = |row: &Row| if row.unit == "ns" { row.value / 1e3 } else { row.value };
-    for road in ["tcp", "unix"] {
-        let Some(null) = find(&format!("flex.remote.{road}")).map(us) else { continue };
-        let _ = write!(
-            page,
-            "<h3>The operations of its Tables 1 and 2, over {road}</h3>\n<table>\n<tr><th>operation</th><th>Flex</th>\
-             <th>by its null call</th><th>here</th><th>by ours</th><th>in a session</th><th>by ours</th></tr>\n"
-        );
-        let mut bars = Vec::new();
-        for (name, ms, id) in OPERATIONS {
-            let one = |family: &str| {
-                find(&format!("flex{family}.{id}.{road}"))
-                    .or_else(|| find(&format!("flex{family}.{id}")))
-                    .map(us)
-            };
-            let (here, causal) = (one(""), one(".causal"));
-            let by = [
-                ("Flex", Some(ms / 2.7)),
-                ("here", here.map(|us| us / null)),
-                ("session", causal.map(|us| us / null)),
-            ];
-            for (system, ratio) in by.iter().filter_map(|(system, ratio)| Some((system, (*ratio)?))) {
-                let bar = Row {
-                    ratio: Some(ratio),
-                    ratio_lo: Some(ratio),
-                    ratio_hi: Some(ratio),
-                    ..Row::default()
-                };
-                bars.push(Row { id: format!("{name}, {system}"), ..bar });
-            }
-            let took = |us: Option<f64>| us.map_or("".into(), |us| format!("{us:.3} us"));
-            let ratio = |ratio: Option<f64>| ratio.map_or("".into(), |ratio| format!("{ratio:.4}"));
-            let cells = [
-                name.into(),
-                format!("{ms:.3} ms"),
-                ratio(by[0].1),
-                took(here),
-                ratio(by[1].1),
-                took(causal),
-                ratio(by[2].1),
-            ];
-            let cells: Vec<_> = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-            let _ = writeln!(page, "<tr>{}</tr>", cells.concat());
-        }
-        page.push_str("</table>\n");
-        page.push_str(&plot(&bars));
-    }
 }
 
 /// A plot, a table, and how to read them.
@@ -289,24 +177,6 @@ mod tests {
             assert!(!page.contains(elsewhere), "{elsewhere}");
         }
         assert_eq!(page.matches("<tr>").count(), page.matches("</tr>").count());
-    }
-
-    #[test]
-    fn page_of_flex_has_its_operations_beside_ours() {
-        let row = |id: &str, us, unit| Row::new(id, us, unit, 1);
-        let rows = vec![
-            row("flex.remote.tcp", 20.0, "us"),
-            row("flex.cached", 10.0, "ns"),
-            row("flex.causal.cached", 20.0, "ns"),
-            row("flex.cache.tcp", 26.0, "us"),
-        ];
-        let page = html(&Report { suite: "flex", commit: "", machine: Machine::here(""), rows });
-        let cached = "<td>0.020 ms</td><td>0.0074</td><td>0.010 us</td><td>0.0005</td><td>0.020 us</td><td>0.0010</td>";
-        assert!(
-            page.contains(cached) && page.contains("<td>26.000 us</td><td>1.3000</td><td></td>"),
-            "{page}"
-        );
-        assert!(page.contains("cache, Flex</text>") && !page.contains("over unix"), "{page}");
     }
 
     #[test]

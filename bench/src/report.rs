@@ -192,11 +192,6 @@ impl Row {
     pub fn note(self, note: impl Into<String>) -> Row {
         Row { note: Some(note.into()), ..self }
     }
-
-    /// The same beside what the founding paper has.
-    pub fn paper(self, paper: f64) -> Row {
-        Row { paper: Some(paper), ..self }
-    }
 }
 
 impl Report {

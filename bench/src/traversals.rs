@@ -108,7 +108,7 @@ impl Database {
             visits: parts[0],
         }
         .run(&client, rounds)?;
-        rows.push(t1.row(format!("oo7.t1.hot.{}", self.size), PAPER_T1_HOT));
+        rows.push(t1.row(format!("oo7.t1.hot.{}", self.size)));
         let t6 = Contest {
             ours: &mut |tx| objects::t6(tx),
             pointers: &mut || pointers.t6(),
@@ -116,7 +116,7 @@ impl Database {
             visits: parts[1],
         }
         .run(&client, rounds)?;
-        rows.push(t6.row(format!("oo7.t6.hot.{}", self.size), PAPER_T6_HOT));
+        rows.push(t6.row(format!("oo7.t6.hot.{}", self.size)));
         if self.spec == Spec::SMALL {
             rows.push(threads::row(&client, &index, self.spec.parts(), rounds)?);
             rows.push(Row::new("oo7.t1.visited", t1.tally.visits as f64, "parts", 1));
@@ -146,8 +146,8 @@ impl Database {
         }
         rows.push(Row::new(format!("oo7.t1.cold.{}", self.size), times.limit(), "ms", COLD_ROUNDS as u64));
         let name = format!("oo7.t2b.cold.{}", self.size);
-        let row = Row::compared(name, "ms", &times, format!("oo7.t1.cold.{}", self.size), COLD_ROUNDS as u64);
-        rows.push(Row { paper: Some(PAPER_T2B_COLD), ..row });
+        let limit = format!("oo7.t1.cold.{}", self.size);
+        rows.push(Row::compared(name, "ms", &times, limit, COLD_ROUNDS as u64));
         Ok(())
     }
 
@@ -305,8 +305,8 @@ fn timed(repeats: u64, mut f: impl FnMut() -> Result<Tally, String>) -> Result<(
 }
 
 impl Outcome {
-    fn row(&self, id: String, paper: f64) -> Row {
-        Row { paper: Some(paper), ..Row::compared(id, "ns/part", &self.pairs, self.limit, self.n) }
+    fn row(&self, id: String) -> Row {
+        Row::compared(id, "ns/part", &self.pairs, self.limit, self.n)
     }
 }
 
@@ -362,11 +362,3 @@ const BLOCK_VISITS: u64 = 400_000;
 
 /// Pairs of cold traversals. Even, because each updating one swaps what the one before it swapped.
 const COLD_ROUNDS: usize = 6;
-
-/// Hot T1 and T6 by the time of a C++ program, with checks for transactions as we have them (Castro et al.,
-/// SOSP '97, table 3; the medium database).
-const PAPER_T1_HOT: f64 = 1.89;
-const PAPER_T6_HOT: f64 = 1.48;
-
-/// T2b by T1, cold (section 4.5).
-const PAPER_T2B_COLD: f64 = 1.26;

@@ -198,11 +198,6 @@ impl Place {
         }
     }
 
-    /// A row of calls over a network, with the founding paper's ratio to what its packets alone took.
-    fn beside(self, paper: f64, row: Row) -> Row {
-        if matches!(self.road, Transport::Tcp | Transport::Udp) { row.paper(paper) } else { row }
-    }
-
     fn spin(self) -> &'static str {
         match self.waits {
             Waits::Spinning => "spin",
@@ -336,11 +331,8 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
     let mut rows = Vec::new();
     let mut null = || service.null().map_err(failed);
     rows.push(
-        place.beside(
-            NULL_BY_PACKETS,
-            against_bare(options, &format!("rpc.null.{name}"), ends, &mut bare, &mut null)?
-                .note("a procedure of a service that takes and gives nothing"),
-        ),
+        against_bare(options, &format!("rpc.null.{name}"), ends, &mut bare, &mut null)?
+            .note("a procedure of a service that takes and gives nothing"),
     );
     let mut typed = || service.add(2, 3).map(|_| ()).map_err(failed);
     rows.push(
@@ -375,11 +367,8 @@ fn calls(options: &Options, ends: &Ends, place: Place) -> Result<Vec<Row>, Strin
     let mut bare = Bare::begin(&ends.dir, means, Sizes { there, back: SMALL.back })?;
     let mut take = || service.take(&large).map(|_| ()).map_err(failed);
     rows.push(
-        place.beside(
-            KIB_BY_PACKETS,
-            against_bare(options, &format!("rpc.1k.{name}"), ends, &mut bare, &mut take)?
-                .note("a procedure that takes 1,024 bytes"),
-        ),
+        against_bare(options, &format!("rpc.1k.{name}"), ends, &mut bare, &mut take)?
+            .note("a procedure that takes 1,024 bytes"),
     );
     // Shared memory has no bare exchange of so many bytes that sleeps, and pages go by TCP.
     if place.waits == Waits::Sleeping
@@ -416,7 +405,7 @@ fn large_calls(options: &Options, client: &Client, ends: &Ends, place: Place) ->
             alternate(rounds(options), || bare.block(LARGE_TRIPS).map(mib_s), || block(call).map(mib_s))?;
         let n = (rounds(options) * LARGE_TRIPS) as u64;
         let limit = raw(&id);
-        rows.push(place.beside(RATE_BY_PACKETS, Row::compared(id, "MiB/s", &pairs, limit, n).note(note)));
+        rows.push(Row::compared(id, "MiB/s", &pairs, limit, n).note(note));
         Ok::<_, String>(())
     };
     let mut take = || service.take(&large).map(|_| ()).map_err(failed);
@@ -574,12 +563,6 @@ fn failed(e: impl std::fmt::Display) -> String {
 
 /// A bare trip of a small call: a header and what names the call, and the like back.
 const SMALL: Sizes = Sizes { there: 64 + 28 + 12, back: 64 + 20 + 16 };
-
-/// The ratios of Peregrine's results to those of its packets alone: a call without arguments, one with 1,024
-/// bytes, and the rate of large ones.
-const NULL_BY_PACKETS: f64 = 2.17;
-const KIB_BY_PACKETS: f64 = 1.32;
-const RATE_BY_PACKETS: f64 = 0.95;
 
 /// The name of the counts of instructions in `--only`.
 const INSTRUCTIONS: &str = "instructions";
