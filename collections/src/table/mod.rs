@@ -69,7 +69,7 @@ pub struct TableObject {
     pub(crate) rows: Ref<MapNode>,
     /// The rows by each index, in the order of `declared`.
     pub(crate) indexes: List<Ref<MapNode>>,
-    /// How far the indexes are that are being built; null if none is.
+    /// The state of the indexes that are being built; null if all are whole.
     pub(crate) build: Ref<TableBuild>,
 }
 

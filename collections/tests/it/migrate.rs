@@ -300,7 +300,7 @@ fn build_resumes_after_each_crash() {
 }
 
 #[test]
-fn shared_key_of_a_unique_index_ends_the_build() {
+fn shared_key_ends_build_of_unique_index() {
     let w = world((0..40).map(|n| before::Seat { code: seat(n % 39).code, ..old_seat(n) }));
     let mut told = Vec::new();
     let refused = w.client.migrate(w.seats, |rows| told.push(rows)).unwrap_err();
@@ -383,7 +383,7 @@ struct OldTable {
 }
 
 #[test]
-fn table_of_the_old_layout_is_used_and_migrated() {
+fn old_layout_is_used_and_migrated() {
     let dir = tempfile::tempdir().unwrap();
     let client = space(&dir, LARGE);
     client
