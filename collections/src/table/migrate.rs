@@ -19,7 +19,7 @@ use tercel_wire::record::{Bytes, Ref};
 
 use super::declaration::{BUILDING, state_of, stored_index_key};
 use super::{Row, Table, TableObject, shown, taken, whole};
-use crate::key::{Form, check};
+use crate::key::{Form, KEY_BYTES_MAX, KeyTooLong, check};
 use crate::map::change;
 use crate::map::items::Item;
 use crate::map::node::{Draft, look_up};
@@ -47,9 +47,9 @@ impl<T: Row> Table<T> {
     ///
     /// # Errors
     /// `Schema` if the class of the rows or their key is another one; `Invalid` under
-    /// [`Isolation::Snapshot`]. `Taken` if two rows have the same key in an index that is unique, and `Full`
-    /// if a row's key is too long: the index stays marked, all else of the table can be used, and the steps
-    /// go on when the row was changed or removed. The transaction can only be dropped then.
+    /// [`Isolation::Snapshot`]. `Taken` if two rows have the same key in an index that is unique, and `Schema`
+    /// if a row's key there is too long: the index stays marked, all else of the table can be used, and the
+    /// steps go on when the row was changed or removed. The transaction can only be dropped then.
     pub fn migrate_step(&self, tx: &Tx<'_>, rows_max: usize) -> Result<Option<u64>, Error> {
         if tx.isolation() == Isolation::Snapshot {
             let text =
@@ -124,7 +124,7 @@ impl<T: Row> Table<T> {
             let Some((key, row)) = read else { break };
             for (i, entries) in &mut parts {
                 let key = stored_index_key::<T>(&Obj::stored(&row), *i)?;
-                check(&key)?;
+                check(&key).or_else(|e| Err(Self::too_long(tx, row.reference(), *i, e)?))?;
                 entries.push((key, Item::Reference(row.reference().cast())));
             }
             (next, n) = (key, n + 1);
@@ -136,7 +136,7 @@ impl<T: Row> Table<T> {
                 let (key, item) = &entries[at];
                 let other =
                     look_up(tx, maps[i], kind, key)?.map(|(leaf, at)| leaf.item(at, kind)).transpose()?;
-                return Err(self.shared(tx, i, key, [other.as_ref(), Some(item)])?);
+                return Err(Self::shared(tx, i, key, [other.as_ref(), Some(item)])?);
             }
         }
         let done = build.rows() + n as u64;
@@ -153,13 +153,10 @@ impl<T: Row> Table<T> {
 
     /// The error of two rows with the same key in an index that is unique.
     #[cold]
-    fn shared(&self, tx: &Tx<'_>, i: usize, key: &[u8], rows: [Option<&Item>; 2]) -> Result<Error, Error> {
-        let own_key = |item: Option<&Item>| {
-            let mut own = Vec::new();
-            if let Some(Item::Reference(row)) = item {
-                T::put_stored_key(&Obj::stored(&tx.get::<T>(row.cast())?), Form::Last, &mut own)?;
-            }
-            Ok::<_, Error>(shown(Self::KIND, &own))
+    fn shared(tx: &Tx<'_>, i: usize, key: &[u8], rows: [Option<&Item>; 2]) -> Result<Error, Error> {
+        let own_key = |item: Option<&Item>| match item {
+            Some(Item::Reference(row)) => Self::own_key(tx, row.cast()),
+            _ => Ok(String::new()),
         };
         let (index, [one, other]) = (&T::TABLE.indexes[i], rows);
         let mut refused = taken(T::TABLE.class, index.fields, index.kind(), key);
@@ -167,5 +164,23 @@ impl<T: Row> Table<T> {
             taken.rows = Some([own_key(one)?, own_key(other)?]);
         }
         Ok(refused)
+    }
+
+    /// The error of a row whose key in an index has too many bytes.
+    #[cold]
+    fn too_long(tx: &Tx<'_>, row: Ref<T>, i: usize, e: KeyTooLong) -> Result<Error, Error> {
+        let (row, class, index) = (Self::own_key(tx, row)?, T::TABLE.class, T::TABLE.indexes[i].fields);
+        Ok(Error::Schema(format!(
+            "the row {row} of {class} has a key of {} bytes in the index {index}, and at most {KEY_BYTES_MAX} fit: change or \
+             remove it, and migrate the table again",
+            e.bytes
+        )))
+    }
+
+    /// A row's own key, as a program would write it.
+    fn own_key(tx: &Tx<'_>, row: Ref<T>) -> Result<String, Error> {
+        let mut own = Vec::new();
+        T::put_stored_key(&Obj::stored(&tx.get(row)?), Form::Last, &mut own)?;
+        Ok(shown(Self::KIND, &own))
     }
 }

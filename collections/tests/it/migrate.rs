@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::common::{LARGE, space};
 use proptest::prelude::*;
 use tercel::collections::table::Row;
+use tercel::collections::table::untyped::UntypedTable;
 use tercel::collections::{Map, MapNode, Table};
+use tercel::tools::wire::datum::Datum;
 use tercel::{Client, Error, Isolation, List, Object, Ref, Server, Text, Tx};
 use tercel_testkit::ends::Ends;
 
@@ -52,7 +54,7 @@ struct World {
     client: Client,
     old: Table<before::Seat>,
     seats: Table<Seat>,
-    _server: Server,
+    server: Server,
     dir: tempfile::TempDir,
 }
 
@@ -64,7 +66,7 @@ fn world(rows: impl IntoIterator<Item = before::Seat>) -> World {
     let old = before.run(|tx| Table::<before::Seat>::root(tx, "seats")).unwrap();
     before.load(old, rows, |_| {}).unwrap();
     let seats = client.transaction().isolation(Isolation::Strict).run(|tx| Table::root(tx, "seats")).unwrap();
-    World { before, client, old, seats, _server: server, dir }
+    World { before, client, old, seats, server, dir }
 }
 
 impl World {
@@ -314,6 +316,42 @@ fn shared_key_ends_build_of_unique_index() {
     w.client.run(|tx| w.seats.edit(tx, 39)?.set_code("code 39")).unwrap();
     assert!(w.client.migrate(w.seats, |_| {}).unwrap());
     w.client.run(|tx| assert_sound(tx, w.seats, true)).unwrap();
+}
+
+#[test]
+fn too_long_key_of_index_names_row() {
+    let w =
+        world((0..40).map(|n| before::Seat { code: "x".repeat(200 + n as usize * 2).into(), ..old_seat(n) }));
+    let refused = w.client.migrate(w.seats, |_| {}).unwrap_err().to_string();
+    assert!(refused.contains("the row 28 of Seat has a key of 256 bytes in the index code"), "{refused}");
+    (28..40).for_each(|id| assert!(w.client.run(|tx| w.seats.remove(tx, id)).unwrap().is_some()));
+    w.finish();
+}
+
+#[test]
+fn tool_is_refused_where_indexes_were_added() {
+    let w = world((0..40).map(old_seat));
+    let tool = Client::connect(&w.server.addresses()[0]).unwrap();
+    let open = || {
+        tool.transaction().isolation(Isolation::Strict).run(|tx| tx.roots()).unwrap();
+        tercel::tools::table(&tool, w.seats.reference().oref()).unwrap()
+    };
+    let row = |table: &UntypedTable, id: u32| {
+        let Seat { id, event, price, code } = seat(id);
+        let number = |field: &str, n: i128| (field.to_owned(), Datum::Int(n));
+        let fields = [number("id", id.into()), number("event", event.into()), number("price", price.into())];
+        let fields = fields.into_iter().chain([("code".to_owned(), Datum::Text(code.0))]);
+        table.row(Datum::Map(fields.collect())).unwrap()
+    };
+    let (stale, _) = (open(), w.step(10).unwrap());
+    let refused = tool.run(|tx| stale.insert_all(tx, &[row(&stale, 50)])).unwrap_err();
+    assert!(refused.to_string().contains("was given other indexes"), "{refused}");
+    // An index that becomes whole is no other one.
+    let table = open();
+    tool.run(|tx| table.insert(tx, &row(&table, 50))).unwrap();
+    w.finish();
+    tool.run(|tx| table.insert_all(tx, &[row(&table, 51)])).unwrap();
+    w.finish();
 }
 
 #[test]
