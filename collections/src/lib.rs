@@ -11,6 +11,7 @@
 //! | [`Set`] | keys in their order |
 //! | [`Table`] | the rows of a class, by their key and by indexes |
 //! | [`Vector`] | references by position |
+//! | [`Load`] | a map, set or table that takes many entries at once |
 //! | [`Key`] | what a key can be |
 //!
 //! A handle is a copy of a reference and can be a field of an object. Removing entries gives the room of
@@ -63,12 +64,14 @@
 
 mod field;
 pub mod key;
+mod load;
 pub mod map;
 mod packed;
 pub mod table;
 pub mod vector;
 
 pub use key::{KEY_BYTES_MAX, Key, KeyTooLong, Prefix};
+pub use load::Load;
 pub use map::{Map, MapNode, Members, Set, VALUE_BYTES_MAX};
 pub use table::Table;
 pub use tercel_derive::Key;

@@ -128,7 +128,7 @@ pub struct Contended {
 
 /// A key of a table's row that another row has. At the other end of a call it is `Denied`, with its sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("another {class} has the {index} {key}, which must be unique")]
+#[error("{}", shared(.class, .index, .key, .rows.as_ref()))]
 pub struct Taken {
     /// The class of the rows.
     pub class: String,
@@ -136,6 +136,18 @@ pub struct Taken {
     pub index: String,
     /// The key, as a program would write it.
     pub key: String,
+    /// The keys of two rows that share it, where the build of an index has found them.
+    pub rows: Option<[String; 2]>,
+}
+
+fn shared(class: &str, index: &str, key: &str, rows: Option<&[String; 2]>) -> String {
+    match rows {
+        None => format!("another {class} has the {index} {key}, which must be unique"),
+        Some([one, other]) => format!(
+            "the rows {one} and {other} of {class} have the same {index} {key}, which must be unique: change or remove one of \
+             them, and migrate the table again"
+        ),
+    }
 }
 
 /// The bound that a call reached. Printed, it says what to do, and names the setting to raise if there is
@@ -550,7 +562,7 @@ mod tests {
             Unsupported(text()),
             Corrupt(text()),
             Invalid(text()),
-            Taken(Box::new(super::Taken { class: text(), index: text(), key: text() })),
+            Taken(Box::new(super::Taken { class: text(), index: text(), key: text(), rows: None })),
             Error::unknown_call(text()),
             Failed(text()),
             Server(Box::new(fault)),

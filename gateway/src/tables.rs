@@ -135,7 +135,8 @@ fn chosen(table: &UntypedTable, asked: &Asked) -> Result<Entries, Wrong> {
             && by.as_ref().is_none_or(|by| *by == names(index))
     };
     let all = || std::iter::once(&table.key).chain(&table.indexes);
-    let index = all().find(fits).ok_or_else(|| {
+    let whole = all().filter(|index| index.building.is_none()).find(fits);
+    let index = whole.or_else(|| all().find(fits)).ok_or_else(|| {
         let asked = wanted.iter().map(|(name, _)| cut(name)).collect::<Vec<_>>().join(", ");
         let what = match &by {
             Some(by) => format!("no index by `{}` begins with the fields [{asked}]", cut(by)),
@@ -157,7 +158,8 @@ fn chosen(table: &UntypedTable, asked: &Asked) -> Result<Entries, Wrong> {
     let next = index.fields.get(values.len()).map_or("", String::as_str);
     let bound = |name: &str| asked.parameter(name).map(|text| value(next, &text));
     let (from, to) = (bound("from"), bound("to"));
-    Entries::of_index(index)
+    table
+        .entries(index)?
         .with(index, &values, from.as_ref(), to.as_ref())
         .map_err(|what| Wrong::invalid(what, "give values as they are in JSON, texts without quotes".into()))
 }

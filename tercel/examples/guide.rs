@@ -201,6 +201,17 @@ struct Seat {
     is_sold: bool,
 }
 
+#[derive(Object)]
+#[object(name = "Seat")]
+#[table(key = id, index(event, cents), unique(code), index(is_sold))]
+struct SeatOfToday {
+    id: u64,
+    event: u32,
+    cents: u32,
+    code: Text,
+    is_sold: bool,
+}
+
 /// The program.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("tercel-guide-{}", std::process::id()));
@@ -208,6 +219,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     changed_class(&dir)?;
     registers(&dir)?;
     tables(&dir)?;
+    changed_table(&dir)?;
     networked(&dir)?;
     grouped(&dir.join("group"))?;
     several(&dir)?;
@@ -371,6 +383,15 @@ fn tables(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!((seats.check(tx)?.len(), seats.get(tx, 2)?.code()?.as_ref()), (0, "A2"));
         Ok(())
     })?;
+    Ok(space.close()?)
+}
+
+fn changed_table(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    let space = tercel::embedded(dir)?;
+    let seats = space.run(|tx| Table::<SeatOfToday>::root(tx, "seats"))?;
+    space.migrate(seats, |rows| println!("{rows} rows are indexed"))?;
+    let sold = space.run(|tx| seats.by(SeatOfToday::BY_IS_SOLD).at(tx, true).count_keys())?;
+    assert_eq!(sold, 1);
     Ok(space.close()?)
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tercel::collections::map::RawValue;
-use tercel::collections::table::untyped::{Entries, UntypedIndex};
+use tercel::collections::table::untyped::UntypedIndex;
 use tercel::{Client, Isolation, Oref};
 use tercel_gateway::json::call::to_json;
 use tercel_term::fail::Failure;
@@ -15,7 +15,7 @@ use crate::args;
 pub fn show(client: &Client, args: &args::Inspect, oref: Oref) -> Result<(), Failure> {
     let table = tercel::tools::table(client, oref)?;
     let limit = args.limit.map_or(SHOWN, |limit| limit as usize);
-    let entries = Entries::of_index(&table.key);
+    let entries = table.entries(&table.key)?;
     let reading = client.transaction().isolation(Isolation::Snapshot);
     let (rows, is_more) = reading.run(|tx| {
         let page = entries.page(tx, None, limit)?;
@@ -29,7 +29,7 @@ pub fn show(client: &Client, args: &args::Inspect, oref: Oref) -> Result<(), Fai
         let index = |index: &UntypedIndex| {
             json!({
                 "fields": index.fields, "unique": index.is_unique, "keys": index.types(),
-                "map": index.map().to_string(),
+                "map": index.map().to_string(), "building": index.building,
             })
         };
         let out = json!({
@@ -46,7 +46,9 @@ pub fn show(client: &Client, args: &args::Inspect, oref: Oref) -> Result<(), Fai
     tell!("table {oref} of {} by {}: {}", table.class, table.key.fields.join(", "), table.key.types());
     for index in &table.indexes {
         let kind = if index.is_unique { "unique" } else { "index" };
-        tell!("{kind} {}: {}", index.fields.join(", "), index.types());
+        let state =
+            index.building.map(|rows| format!(", being built (rows so far: {rows})")).unwrap_or_default();
+        tell!("{kind} {}: {}{state}", index.fields.join(", "), index.types());
     }
     rows.iter().for_each(|row| say!("{}", cut(&row.to_string())));
     if is_more {

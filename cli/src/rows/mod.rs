@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tercel::collections::map::RawValue;
-use tercel::collections::table::untyped::{Entries, UntypedRow, UntypedTable};
+use tercel::collections::table::untyped::{UntypedRow, UntypedTable};
 use tercel::tools::wire::datum::Datum;
 use tercel::tools::wire::layout::Layout;
 use tercel::{Client, Error, Isolation};
@@ -176,7 +176,7 @@ fn insert(
 pub fn dump(args: &args::Dump) -> Outcome {
     let client = space::open(&args.space)?;
     let table = table(&client, &args.root, args.class.as_deref())?;
-    let (entries, mut after) = (Entries::of_index(&table.key), None);
+    let (entries, mut after) = (table.entries(&table.key)?, None);
     if args.format == RowFormat::Csv {
         say!("{}", file::names(&table.layout));
     }

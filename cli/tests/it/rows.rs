@@ -19,6 +19,24 @@ struct Seat {
     sold: bool,
 }
 
+/// The class with other indexes.
+mod before {
+    use tercel::{Bytes, List, Object, Text};
+
+    #[derive(Object)]
+    #[table(key = id, unique(code))]
+    pub struct Seat {
+        pub id: u64,
+        pub event: i32,
+        pub price: Option<u32>,
+        pub code: Text,
+        pub weight: f64,
+        pub mark: Bytes,
+        pub tags: List<Text>,
+        pub sold: bool,
+    }
+}
+
 /// A space with an empty table of seats; gives the directory, and that as a text.
 fn seats() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
@@ -209,4 +227,55 @@ fn table_is_inspected_by_lines() {
     for wanted in ["of Seat by id: u64", "index event, price", "unique code: text", "first 0"] {
         assert!(shown.contains(wanted), "{wanted}: {shown}");
     }
+}
+
+#[test]
+fn tools_keep_an_index_being_built() {
+    let (dir, space) = seats();
+    let load = |name: &str, ids: std::ops::Range<u64>| {
+        let file = dir.path().join(name).display().to_string();
+        let lines = ids.map(|id| format!("{id},5,{},A{id},1,,[],false\n", 100 * id)).collect::<String>();
+        std::fs::write(&file, format!("id,event,price,code,weight,mark,tags,sold\n{lines}")).unwrap();
+        out(&tercel(&["load", "seats", &file, "--strict", "--data", &space]));
+    };
+    load("first.csv", 1..100);
+    // An older program drops the index of prices; one of today begins to build it.
+    with(&space, |client| {
+        let seats = client.run(|tx| Table::<before::Seat>::root(tx, "seats")).unwrap();
+        client.migrate(seats, |_| {}).unwrap()
+    });
+    with(&space, |client| {
+        let seats = client.run(|tx| Table::<Seat>::root(tx, "seats")).unwrap();
+        (0..3).for_each(|_| _ = client.run(|tx| seats.migrate_step(tx, 20)).unwrap());
+    });
+    load("second.csv", 100..200);
+    let shown = out(&tercel(&["inspect", "seats", "--data", &space]));
+    assert!(shown.contains("being built (rows so far: 40)"), "{shown}");
+    let shown: Value =
+        serde_json::from_str(&out(&tercel(&["inspect", "seats", "--json", "--data", &space]))).unwrap();
+    let states = [&shown["indexes"][0]["building"], &shown["indexes"][1]["building"]];
+    assert_eq!(states, [&Value::from(40), &Value::Null]);
+    assert_eq!(out(&tercel(&["dump", "seats", "--data", &space])).lines().count(), 200);
+    let check = || -> Vec<String> {
+        let report: Value =
+            serde_json::from_slice(&tercel(&["check", "--json", "--data", &space]).stdout).unwrap();
+        let text = |finding: &Value| finding["text"].as_str().unwrap().to_owned();
+        report["findings"].as_array().unwrap().iter().map(text).collect()
+    };
+    assert_eq!(check(), Vec::<String>::new());
+    // Rows before the place of the build have entries, rows behind it may have some.
+    let by_price = Map::<((i32, Option<u32>), u64), Any>::open(Ref::new(map_of(&space, 0)));
+    let remove = |id: u64| {
+        with(&space, |client| client.run(|tx| by_price.remove(tx, ((5, Some(100 * id as u32)), id)))).unwrap()
+    };
+    assert!(remove(150).is_some() && remove(60).is_none());
+    assert_eq!(check(), Vec::<String>::new());
+    let lost = remove(7).expect("it was gone through");
+    assert!(matches!(&check()[..], [text] if text.contains("lacks the row") && text.contains("Some(700)")));
+    with(&space, |client| client.run(|tx| by_price.insert(tx, ((5, Some(700)), 7), lost))).unwrap();
+    with(&space, |client| {
+        let seats = client.run(|tx| Table::<Seat>::root(tx, "seats")).unwrap();
+        client.migrate(seats, |_| {}).unwrap()
+    });
+    assert_eq!((check(), rows(&space)), (vec![], 200));
 }

@@ -195,35 +195,48 @@ pub fn insert_new<'t>(
     Ok(true)
 }
 
-/// Inserts entries whose keys rise; those of one leaf are one change of it. Gives the first key that was
-/// there already: it and those behind it are not inserted.
+/// Inserts entries whose keys rise; those of one leaf are one change of it. A key that is there already names
+/// the new item then if `replaces`. Otherwise an equal item stays; the number of the first entry whose key
+/// names another one is given, and that entry and those behind it are not inserted.
 pub fn insert_all<'t>(
     tx: &'t Tx<'t>,
     top: Ref<MapNode>,
     kind: &Kind,
     entries: &[(Vec<u8>, Item)],
+    replaces: bool,
 ) -> Result<Option<usize>, Error> {
     let mut from = 0;
     while from < entries.len() {
         let path = Path::down(tx, top, kind, &entries[from].0)?;
         let mut draft = Draft::copy(&path.leaf, kind)?;
-        let begin = from;
+        let mut has_changed = false;
         let (mut is_growing_end, mut taken) = (path.fence.is_none(), None);
         while from < entries.len() && draft.bytes() < TOGETHER_BYTES_MAX {
             let (key, item) = &entries[from];
             if path.fence.as_ref().is_some_and(|fence| key >= fence) {
                 break;
             }
-            let Err(i) = draft.keys.search(key) else {
-                taken = Some(from);
-                break;
-            };
-            is_growing_end &= i == draft.keys.len();
-            draft.keys.insert(i, key);
-            draft.items.insert(i, item);
+            match draft.keys.search(key) {
+                Ok(i) if draft.items.get(i) == *item => {}
+                Ok(_) if !replaces => {
+                    taken = Some(from);
+                    break;
+                }
+                Ok(i) => {
+                    draft.items.remove(i);
+                    draft.items.insert(i, item);
+                    (has_changed, is_growing_end) = (true, false);
+                }
+                Err(i) => {
+                    is_growing_end &= i == draft.keys.len();
+                    draft.keys.insert(i, key);
+                    draft.items.insert(i, item);
+                    has_changed = true;
+                }
+            }
             from += 1;
         }
-        if from > begin {
+        if has_changed {
             path.grow(draft, is_growing_end)?;
         }
         if taken.is_some() {
@@ -239,9 +252,23 @@ const TOGETHER_BYTES_MAX: usize = 12 << 10;
 
 /// Removes; gives what the key named.
 pub fn remove<'t>(tx: &'t Tx<'t>, top: Ref<MapNode>, kind: &Kind, key: &[u8]) -> Result<Option<Item>, Error> {
+    remove_if(tx, top, kind, key, |_| true)
+}
+
+/// Removes a key if `is_meant` says so of what it names; gives that.
+pub fn remove_if<'t>(
+    tx: &'t Tx<'t>,
+    top: Ref<MapNode>,
+    kind: &Kind,
+    key: &[u8],
+    is_meant: impl FnOnce(&Item) -> bool,
+) -> Result<Option<Item>, Error> {
     let path = Path::down(tx, top, kind, key)?;
     let Ok(i) = path.leaf.sorted()?.search(key)? else { return Ok(None) };
     let mut draft = Draft::copy(&path.leaf, kind)?;
+    if !is_meant(&draft.items.get(i)) {
+        return Ok(None);
+    }
     draft.keys.remove(i);
     let old = draft.items.remove(i);
     path.shrink(draft)?;

@@ -24,6 +24,7 @@ use tercel_engine::object::{Field, Obj, Object};
 use tercel_engine::txn::{Change, Query, Tx};
 use tercel_wire::record::{MapValue, Ref, Target};
 
+use crate::Load;
 use crate::field::handle;
 use crate::key::{Key, KeyTooLong, Prefix, check};
 use items::{Item, Kind};
@@ -311,6 +312,29 @@ impl<K: Key, V: MapValue<Value: Field>> Map<K, V> {
         let (low, high) = bounds::<K>(&range);
         Walk::new(tx, self.top, Self::KIND, low, high).count()
     }
+}
+
+impl<K: Key, V: MapValue<Value: Field>> Load for Map<K, V> {
+    type Entry = (K, V::Value);
+
+    fn insert_batch(&self, tx: &Tx<'_>, entries: &[(K, V::Value)]) -> Result<(), Error> {
+        let entries = entries
+            .iter()
+            .map(|(key, value)| Ok((K::encode(key.arg()).as_ref().to_vec(), Item::of::<V>(value)?)));
+        insert_batch(tx, self.top, Self::KIND, entries.collect::<Result<_, Error>>()?)
+    }
+}
+
+/// Inserts entries that come in any order. Of equal keys the last one stays.
+fn insert_batch(
+    tx: &Tx<'_>,
+    top: Ref<MapNode>,
+    kind: &Kind,
+    mut entries: Vec<(Vec<u8>, Item)>,
+) -> Result<(), Error> {
+    entries.iter().try_for_each(|(key, _)| check(key))?;
+    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    change::insert_all(tx, top, kind, &entries, true).map(|_| ())
 }
 
 /// Says whether there are no entries, from the top node.

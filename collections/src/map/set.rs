@@ -10,7 +10,8 @@ use tercel_wire::record::Ref;
 use super::items::{Item, Kind};
 use super::node::{Draft, MapNode, look_up};
 use super::walk::Walk;
-use super::{bounds, change, count, is_empty, prefix_bounds};
+use super::{bounds, change, count, insert_batch, is_empty, prefix_bounds};
+use crate::Load;
 use crate::field::handle;
 use crate::key::{Key, Prefix, check};
 
@@ -102,6 +103,15 @@ impl<K: Key> Set<K> {
     /// The number of keys, by going to every leaf.
     pub fn count(&self, tx: &Tx<'_>) -> Result<usize, Error> {
         count(tx, self.top, Self::KIND)
+    }
+}
+
+impl<K: Key> Load for Set<K> {
+    type Entry = K;
+
+    fn insert_batch(&self, tx: &Tx<'_>, keys: &[K]) -> Result<(), Error> {
+        let entries = keys.iter().map(|key| (K::encode(key.arg()).as_ref().to_vec(), Item::Nothing));
+        insert_batch(tx, self.top, Self::KIND, entries.collect())
     }
 }
 

@@ -8,7 +8,7 @@ use tercel_engine::Error;
 use tercel_wire::datum::{self, Datum};
 use tercel_wire::id::Oref;
 use tercel_wire::layout::{Layout, Var, var};
-use tercel_wire::record::Class;
+use tercel_wire::record::{Class, Ref};
 
 use super::untyped::{Declared, UntypedIndex, UntypedTable};
 use super::{TableObject, shown};
@@ -27,6 +27,8 @@ pub const TABLE: &str = TableObject::NAME;
 /// Compares every index of a table with its rows, and tells each difference in a sentence. `class` gives the
 /// layout of a class as it is written today.
 ///
+/// An index that is being built may lack rows behind the build's place, and nothing else.
+///
 /// Objects that are not there are not told: references to it are the caller's to judge, and a collection may
 /// have freed parts of a table that no root reaches.
 ///
@@ -40,12 +42,12 @@ pub fn audit(
     tell: &mut dyn FnMut(String),
 ) -> Result<(), Error> {
     let Some((layout, body)) = objects(table)? else { return Ok(()) };
-    let declared = declared(&layout, &body)
+    let declared = declared(&layout, &body, objects)?
         .ok_or_else(|| Error::Corrupt(format!("the table {table} is not as tables are made")))?;
     // Without its class no row was ever inserted.
     let Some(layout) = class(&declared.class) else { return Ok(()) };
     let mut missing = false;
-    let opened = UntypedTable::new(&declared, layout, |map| match objects(map)? {
+    let opened = UntypedTable::new(Ref::new(table), &declared, layout, |map| match objects(map)? {
         Some((layout, body)) => Ok(bytes(&layout, &body, "shape").unwrap_or_default().to_vec()),
         None => {
             missing = true;
@@ -57,6 +59,8 @@ pub fn audit(
     }
     let opened = opened?;
     let (named, mut rows) = (format!("the table {table} of {}", declared.class), Vec::new());
+    // Rows come in the order of their keys: those first that the build has gone through.
+    let (next, mut built) = (declared.build.as_ref().map(|(next, _)| next), 0);
     let is_whole = entries(opened.key.map.oref(), objects, &mut |objects, key, row| {
         if let Some(body) = row_of(&opened, row, objects)? {
             let own = opened.own_key(&body)?;
@@ -66,21 +70,25 @@ pub fn audit(
             }
         }
         rows.push(row);
+        built += usize::from(next.is_some_and(|next| key < &next[..]));
         Ok(())
     })?;
+    let mut built = rows[..built].to_vec();
+    built.sort_unstable();
     rows.sort_unstable();
     for index in opened.indexes.iter().filter(|_| is_whole) {
-        compare(&opened, index, &named, &rows, objects, tell)?;
+        let wanted = if index.building.is_some() { &built } else { &rows };
+        compare(&opened, index, &named, (&rows, wanted), objects, tell)?;
     }
     Ok(())
 }
 
-/// Compares an index with the rows, which are sorted.
+/// Compares an index with the rows, and with those that it must have; both are sorted.
 fn compare(
     table: &UntypedTable,
     index: &UntypedIndex,
     named: &str,
-    rows: &[Oref],
+    (rows, wanted): (&[Oref], &[Oref]),
     objects: &mut Objects<'_>,
     tell: &mut dyn FnMut(String),
 ) -> Result<(), Error> {
@@ -102,7 +110,9 @@ fn compare(
         }
         Ok(())
     })?;
-    for (row, _) in rows.iter().zip(seen).filter(|(_, seen)| is_whole && !seen) {
+    let lacking =
+        rows.iter().zip(seen).filter(|(row, seen)| is_whole && !seen && wanted.binary_search(row).is_ok());
+    for (row, _) in lacking {
         if let Some(body) = row_of(table, *row, objects)? {
             let own = shown(&index.kind, &table.index_key(index, &body)?);
             tell(format!("{named}: the index {words} lacks the row {row}, which belongs at {own}"));
@@ -181,8 +191,19 @@ fn references(layout: &Layout, body: &[u8], name: &str) -> Option<Vec<Oref>> {
     }
 }
 
-/// The declaration in the body of a table.
-fn declared(layout: &Layout, body: &[u8]) -> Option<Declared> {
+/// The declaration in the body of a table; none if it is none.
+fn declared(layout: &Layout, body: &[u8], objects: &mut Objects<'_>) -> Result<Option<Declared>, Error> {
+    let Some((mut declared, build)) = words(layout, body) else { return Ok(None) };
+    if let Some(build) = build
+        && let Some((layout, body)) = objects(build)?
+    {
+        declared.build = bytes(&layout, &body, "next").map(|next| (next.to_vec(), 0));
+    }
+    Ok(Some(declared))
+}
+
+/// The declaration without the build, and the object of that.
+fn words(layout: &Layout, body: &[u8]) -> Option<(Declared, Option<Oref>)> {
     let Datum::Map(fields) = datum::read(layout, body, &|_, _| None).ok()? else { return None };
     let field = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value);
     let text = |value: &Datum| match value {
@@ -193,11 +214,14 @@ fn declared(layout: &Layout, body: &[u8]) -> Option<Declared> {
         Datum::List(all) => all.iter().map(text).collect::<Option<Vec<_>>>(),
         _ => None,
     };
-    Some(Declared {
+    let declared = Declared {
         class: text(field("class")?)?,
         key: text(field("key")?)?,
         indexes: texts(field("declared")?)?,
         rows: text(field("rows")?)?.parse().ok()?,
         maps: texts(field("indexes")?)?.iter().map(|map| map.parse().ok()).collect::<Option<_>>()?,
-    })
+        build: None,
+    };
+    // Tables of before have no such field.
+    Some((declared, field("build").and_then(text).and_then(|build| build.parse().ok())))
 }

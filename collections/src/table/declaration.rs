@@ -30,6 +30,11 @@ pub trait Row: Object {
     #[doc(hidden)]
     const DIGEST: u64 = Self::TABLE.digest();
 
+    /// The same of a table some of whose indexes are being built. For a build of this crate that knows of no
+    /// such tables, it is that of another program.
+    #[doc(hidden)]
+    const DIGEST_BUILDING: u64 = mix(Self::DIGEST, BUILDING);
+
     /// Wraps.
     #[doc(hidden)]
     fn guard<'t>(row: RowMut<'t, Self>) -> Self::Edit<'t>;
@@ -113,11 +118,16 @@ impl IndexDeclaration {
     }
 }
 
-/// As a table keeps it.
+/// As a table keeps it, behind [`BUILDING`] while it is being built.
 impl fmt::Display for IndexDeclaration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.is_unique { "unique " } else { "" }, self.fields)
     }
+}
+
+/// The words of an index without its state, and whether it is being built.
+pub(super) fn state_of(words: &str) -> (&str, bool) {
+    words.strip_prefix(BUILDING).map_or((words, false), |words| (words, true))
 }
 
 /// The key under which a row stands in an index.
@@ -144,5 +154,8 @@ pub(super) fn stored_index_key<T: Row>(stored: &Stored<'_>, i: usize) -> Result<
     Ok(key)
 }
 
+/// Stands before the words of an index that is being built: no field's name has a space, so tools of before
+/// refuse the table.
+pub(super) const BUILDING: &str = "building ";
 /// Bytes that a key of an index has room for before it needs more.
 const USUAL_BYTES: usize = 32;

@@ -51,7 +51,7 @@ impl<'t, T: Row> RowMut<'t, T> {
                 if before != after {
                     let (map, index) = (table.index(*i)?, &T::TABLE.indexes[*i]);
                     free::<T>(tx, map, index, &after)?;
-                    moves.push((map, index.kind(), before, after));
+                    moves.push((table.is_building::<T>(*i)?, map, index.kind(), before, after));
                 }
             }
             Ok(moves)
@@ -66,8 +66,9 @@ impl<'t, T: Row> RowMut<'t, T> {
         };
         whole(tx, || {
             let item = Item::Reference(self.reference().cast());
-            for (map, kind, before, after) in &moves {
-                if change::remove(tx, *map, kind, before)?.is_none() {
+            for (is_building, map, kind, before, after) in &moves {
+                let removed = change::remove_if(tx, *map, kind, before, |there| *there == item)?;
+                if removed.is_none() && !is_building {
                     return Err(Error::Corrupt(format!(
                         "the row {} is missing in an index of its table: `Table::check` tells of which",
                         self.reference().oref()

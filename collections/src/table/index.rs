@@ -61,7 +61,7 @@ impl<T: Row, K: Key> ByIndex<T, K> {
     }
 
     fn walk<'t>(&self, tx: &'t Tx<'_>, (low, high): Bounds) -> Result<Walk<'t>, Error> {
-        let map = self.table.opened(tx)?.index(self.index.number)?;
+        let map = self.table.opened(tx)?.whole_index::<T>(self.index.number)?;
         Ok(Walk::new(tx, map, self.declared().kind(), low, high))
     }
 

@@ -10,6 +10,9 @@
 //! - What can be refused (a key that is too long, or taken) is refused before anything is changed.
 //! - Where a change begins and fails before its end, the transaction can no longer be committed.
 //!
+//! An index that is being built has entries for some rows alone, and no query uses it; rows change in it as
+//! in the others, where they have an entry.
+//!
 //! An index that is not unique has keys of two parts, the index's own and the row's, so that rows of equal
 //! keys stand side by side, in the order of their own keys.
 
@@ -19,6 +22,7 @@ mod check;
 mod declaration;
 mod edit;
 mod index;
+mod migrate;
 mod rows;
 #[doc(hidden)]
 pub mod untyped;
@@ -34,6 +38,7 @@ use tercel_engine::object::Obj;
 use tercel_engine::txn::Tx;
 use tercel_wire::record::{List, Ref, Text};
 
+use crate::Load;
 use crate::field::handle;
 use crate::key::{self, Form, Key, Prefix, check};
 use crate::map::items::{Item, Kind};
@@ -41,9 +46,11 @@ use crate::map::node::{Draft, MapNode, look_up};
 use crate::map::walk::Walk;
 use crate::map::{change, count, is_empty, with_prefix};
 
+use declaration::state_of;
 pub use declaration::{Declaration, IndexDeclaration, Row};
 pub use edit::RowMut;
 pub use index::{ByIndex, Index};
+pub use migrate::TableBuild;
 pub use rows::{BadCursor, Cursor, Page, Rows};
 
 /// The object of a table: what it was declared as, and its maps.
@@ -54,14 +61,16 @@ pub struct TableObject {
     pub(crate) class: Text,
     /// The fields of the rows' key, such as `event, seat`.
     pub(crate) key: Text,
-    /// The fields of each index, behind `unique ` if it is.
+    /// The fields of each index, behind `unique ` if it is, and behind `building ` while it is being built.
     pub(crate) declared: List<Text>,
-    /// A number that is another one for other declarations.
+    /// A number that is another one for other declarations, and while an index is being built.
     pub(crate) digest: u64,
     /// The rows by their keys.
     pub(crate) rows: Ref<MapNode>,
     /// The rows by each index, in the order of `declared`.
     pub(crate) indexes: List<Ref<MapNode>>,
+    /// The state of the indexes that are being built; null if all are whole.
+    pub(crate) build: Ref<TableBuild>,
 }
 
 /// The rows of class `T`, by their key and by the indexes that the class declares.
@@ -118,10 +127,10 @@ pub struct TableObject {
 ///
 /// # Errors
 /// A method that reads fails with the errors of [`Tx::get`], and with `Schema` if the table was made with
-/// other declarations. A method that writes also fails with the errors of [`Tx::create`]; with `Taken` if
-/// another row has the key, or a key of an index that is unique; with `Full` if one is too long. If it failed
-/// because it was taken or too long, nothing was changed, and the transaction can go on; otherwise the
-/// transaction can only be dropped.
+/// other declarations, or the index is being built. A method that writes also fails with the errors of
+/// [`Tx::create`]; with `Taken` if another row has the key, or a key of an index that is unique; with `Full`
+/// if one is too long. If it failed because it was taken or too long, nothing was changed, and the
+/// transaction can go on; otherwise the transaction can only be dropped.
 pub struct Table<T> {
     top: Ref<TableObject>,
     contents: PhantomData<fn() -> T>,
@@ -139,10 +148,27 @@ impl Opened<'_> {
         self.object.rows().reference()
     }
 
+    /// An index, to change.
     fn index(&self, i: usize) -> Result<Ref<MapNode>, Error> {
         let damaged =
             || Error::Corrupt(format!("the table {} lacks index {i}", self.object.reference().oref()));
         self.object.indexes().get_ref(i)?.ok_or_else(damaged)
+    }
+
+    /// An index, to find rows in.
+    fn whole_index<T: Row>(&self, i: usize) -> Result<Ref<MapNode>, Error> {
+        match self.is_building::<T>(i)? {
+            false => self.index(i),
+            true => {
+                let rows = self.object.build().get()?.rows();
+                Err(being_built(T::TABLE.class, &T::TABLE.indexes[i].to_string(), rows))
+            }
+        }
+    }
+
+    fn is_building<T: Row>(&self, i: usize) -> Result<bool, Error> {
+        Ok(self.object.digest() != T::DIGEST
+            && self.object.declared().to_vec()?.get(i).is_some_and(|words| state_of(words).1))
     }
 }
 
@@ -154,17 +180,26 @@ impl<T: Row> Table<T> {
         let rows = Draft::leaf(Self::KIND).make(tx)?;
         let make = |index: &'static IndexDeclaration| Draft::leaf(index.kind()).make(tx);
         let indexes = T::TABLE.indexes.iter().map(make).collect::<Result<Vec<_>, _>>()?;
-        Ok(Table::open(tx.create(&Self::object(rows, indexes))?))
+        let declared = T::TABLE.indexes.iter().map(|index| index.to_string()).collect();
+        Ok(Table::open(tx.create(&Self::object(rows, declared, indexes, Ref::NULL))?))
     }
 
-    fn object(rows: Ref<MapNode>, indexes: Vec<Ref<MapNode>>) -> TableObject {
+    /// The object of a table: of `declared`, the words of its indexes, some are being built if there is a
+    /// `build`.
+    fn object(
+        rows: Ref<MapNode>,
+        declared: Vec<String>,
+        indexes: Vec<Ref<MapNode>>,
+        build: Ref<TableBuild>,
+    ) -> TableObject {
         TableObject {
             class: T::TABLE.class.into(),
             key: T::TABLE.key.into(),
-            declared: T::TABLE.indexes.iter().map(|index| Text::from(index.to_string())).collect(),
-            digest: T::DIGEST,
+            declared: declared.into_iter().map(Text::from).collect(),
+            digest: if build.is_null() { T::DIGEST } else { T::DIGEST_BUILDING },
             rows,
             indexes: List(indexes),
+            build,
         }
     }
 
@@ -178,49 +213,6 @@ impl<T: Row> Table<T> {
         Ok(table)
     }
 
-    /// Brings the indexes of a table in line with the program's declarations: makes those that are new from
-    /// the rows, and drops those that are no longer declared. Returns whether there was anything to do.
-    ///
-    /// It is one transaction that reads all rows: for some 100,000 of them. The key of the rows must be as it
-    /// was.
-    pub fn rebuild(&self, tx: &Tx<'_>) -> Result<bool, Error> {
-        let object = tx.get(self.top)?;
-        if object.digest() == T::DIGEST {
-            return Ok(false);
-        }
-        if *object.class()? != *T::TABLE.class || *object.key()? != *T::TABLE.key {
-            return Err(self.of_other_declarations(&object)?);
-        }
-        let (declared, maps) = (object.declared().to_vec()?, object.indexes().references()?);
-        let rows = object.rows().reference();
-        let mut indexes = Vec::new();
-        for (i, index) in T::TABLE.indexes.iter().enumerate() {
-            let as_text = index.to_string();
-            let known = declared.iter().position(|declared| *declared == as_text[..]);
-            indexes.push(match known.and_then(|known| maps.get(known)) {
-                Some(map) => *map,
-                None => self.build(tx, rows, i)?,
-            });
-        }
-        tx.replace(self.top, &Self::object(rows, indexes))?;
-        Ok(true)
-    }
-
-    fn build(&self, tx: &Tx<'_>, rows: Ref<MapNode>, i: usize) -> Result<Ref<MapNode>, Error> {
-        let index = &T::TABLE.indexes[i];
-        let map = Draft::leaf(index.kind()).make(tx)?;
-        let mut walk = Walk::new(tx, rows, Self::KIND, Bound::Unbounded, Bound::Unbounded);
-        while let Some(row) = walk.next(|_, leaf, at| leaf.values().cast::<T>().get(at))? {
-            let key = declaration::stored_index_key::<T>(&Obj::stored(&row), i)?;
-            check(&key)?;
-            let item = Item::Reference(row.reference().cast());
-            if change::insert(tx, map, index.kind(), &key, &item)?.is_some() {
-                return Err(taken(T::TABLE.class, index.fields, index.kind(), &key));
-            }
-        }
-        Ok(map)
-    }
-
     #[cold]
     fn of_other_declarations(&self, object: &Obj<'_, TableObject>) -> Result<Error, Error> {
         let declared = object.declared().to_vec()?;
@@ -229,7 +221,7 @@ impl<T: Row> Table<T> {
         let (top, class, key) = (self.top.oref(), object.class()?, object.key()?);
         Ok(Error::Schema(format!(
             "the table {top} has rows of {class} by {key} with the indexes [{declared}], and the program declares {} by {} \
-             with [{wanted}]: `Table::rebuild` makes new indexes",
+             with [{wanted}]: update the program, or have it bring the table in line with `Client::migrate`",
             T::TABLE.class,
             T::TABLE.key,
         )))
@@ -238,10 +230,16 @@ impl<T: Row> Table<T> {
     #[inline]
     fn opened<'t>(&self, tx: &'t Tx<'_>) -> Result<Opened<'t>, Error> {
         let object = tx.get(self.top)?;
-        if object.digest() != T::DIGEST {
+        if object.digest() != T::DIGEST && object.digest() != T::DIGEST_BUILDING {
             return Err(self.of_other_declarations(&object)?);
         }
         Ok(Opened { object })
+    }
+
+    /// The same, to change rows: the commit fails if the indexes are others by then.
+    fn opened_to_change<'t>(&self, tx: &'t Tx<'_>) -> Result<Opened<'t>, Error> {
+        tx.must_stand(self.top.oref());
+        self.opened(tx)
     }
 
     /// Inserts a row, and gives its reference.
@@ -249,7 +247,7 @@ impl<T: Row> Table<T> {
     /// # Errors
     /// `Taken` if a row has its key, or a key of an index that is unique.
     pub fn insert(&self, tx: &Tx<'_>, row: &T) -> Result<Ref<T>, Error> {
-        let table = self.opened(tx)?;
+        let table = self.opened_to_change(tx)?;
         let key = T::Key::encode(row.key());
         let key = key.as_ref();
         check(key)?;
@@ -295,7 +293,7 @@ impl<T: Row> Table<T> {
         tx: &Tx<'_>,
         rows: impl IntoIterator<Item = impl Borrow<T>>,
     ) -> Result<(), Error> {
-        let table = self.opened(tx)?;
+        let table = self.opened_to_change(tx)?;
         let mut by_key = Vec::new();
         let mut by_index = vec![Vec::new(); T::TABLE.indexes.len()];
         whole(tx, || {
@@ -323,7 +321,7 @@ impl<T: Row> Table<T> {
     /// such row.
     pub fn remove(&self, tx: &Tx<'_>, key: <T::Key as Key>::Arg<'_>) -> Result<Option<Ref<T>>, Error> {
         let Some(row) = self.find(tx, key)? else { return Ok(None) };
-        let table = self.opened(tx)?;
+        let table = self.opened_to_change(tx)?;
         let stored = Obj::stored(&row);
         let keys = (0..T::TABLE.indexes.len()).map(|i| declaration::stored_index_key::<T>(&stored, i));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
@@ -331,7 +329,9 @@ impl<T: Row> Table<T> {
         whole(tx, || {
             change::remove(tx, table.rows(), Self::KIND, key.as_ref())?;
             for (i, key) in keys.iter().enumerate() {
-                change::remove(tx, table.index(i)?, T::TABLE.indexes[i].kind(), key)?;
+                // While a unique index is being built, the key may be that of another row.
+                let own = |item: &Item| *item == Item::Reference(row.reference().cast());
+                change::remove_if(tx, table.index(i)?, T::TABLE.indexes[i].kind(), key, own)?;
             }
             Ok(Some(row.reference()))
         })
@@ -342,6 +342,7 @@ impl<T: Row> Table<T> {
     /// # Errors
     /// `NotFound` if there is no such row.
     pub fn edit<'t>(&self, tx: &'t Tx<'_>, key: <T::Key as Key>::Arg<'_>) -> Result<T::Edit<'t>, Error> {
+        tx.must_stand(self.top.oref());
         let raw = self.get(tx, key)?.edit_raw()?;
         Ok(T::guard(RowMut::new(*self, raw)))
     }
@@ -441,6 +442,14 @@ impl<T: Row> Table<T> {
     }
 }
 
+impl<T: Row> Load for Table<T> {
+    type Entry = T;
+
+    fn insert_batch(&self, tx: &Tx<'_>, rows: &[T]) -> Result<(), Error> {
+        self.insert_all(tx, rows)
+    }
+}
+
 /// Makes a change of several maps whose end must be reached, or the transaction must not be committed.
 fn whole<R>(tx: &Tx<'_>, change: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
     change().inspect_err(|_| tx.tear())
@@ -485,7 +494,7 @@ fn insert_sorted(
     if !entries.is_sorted_by(|(a, _), (b, _)| a <= b) {
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
     }
-    match change::insert_all(tx, map, kind, &entries)? {
+    match change::insert_all(tx, map, kind, &entries, false)? {
         None => Ok(()),
         Some(i) => Err(taken(class, fields, kind, &entries[i].0)),
     }
@@ -494,7 +503,16 @@ fn insert_sorted(
 #[cold]
 fn taken(class: &str, fields: &str, kind: &Kind, key: &[u8]) -> Error {
     let (class, index, key) = (class.into(), fields.into(), shown(kind, key));
-    Error::Taken(Box::new(Taken { class, index, key }))
+    Error::Taken(Box::new(Taken { class, index, key, rows: None }))
+}
+
+/// The refusal of a query by an index that is being built.
+#[cold]
+fn being_built(class: &str, words: &str, rows: u64) -> Error {
+    Error::Schema(format!(
+        "the index {words} of {class} is being built (rows so far: {rows}): ask by another one, or when `Client::migrate` has \
+         come to its end"
+    ))
 }
 
 fn shown(kind: &Kind, key: &[u8]) -> String {

@@ -16,7 +16,8 @@ use tercel_wire::layout::{Layout, padded};
 use tercel_wire::page::class_of;
 use tercel_wire::record::{EncodeError, Encoder, HEADER_BYTES, Ref, Spill, convert};
 
-use super::{Cursor, TableObject, insert_sorted, must_be_free, taken, whole};
+use super::declaration::state_of;
+use super::{Cursor, TableObject, being_built, insert_sorted, must_be_free, taken, whole};
 use crate::key::untyped::{put_datum, put_fields, tuple};
 use crate::key::{Form, check, to_datum};
 use crate::map::items::{Item, Kind};
@@ -31,6 +32,9 @@ pub struct UntypedIndex {
     pub fields: Vec<String>,
     /// Set if two rows cannot have the same key.
     pub is_unique: bool,
+    /// The number of rows that its build has gone through; none if it is whole.
+    pub building: Option<u64>,
+    /// The fields, behind `unique ` if it is.
     pub(super) words: String,
     pub(super) map: Ref<MapNode>,
     /// The places of the fields in the class.
@@ -49,6 +53,7 @@ pub struct UntypedTable {
     pub key: UntypedIndex,
     /// The indexes, as declared.
     pub indexes: Vec<UntypedIndex>,
+    top: Ref<TableObject>,
 }
 
 /// The declaration that a table keeps.
@@ -58,12 +63,14 @@ pub struct Declared {
     pub class: String,
     /// The fields of the key.
     pub key: String,
-    /// The fields of each index, behind `unique ` if it is.
+    /// The fields of each index, behind `unique ` if it is, and behind `building ` while it is being built.
     pub indexes: Vec<String>,
     /// The map of the rows.
     pub rows: Oref,
     /// The map of each index.
     pub maps: Vec<Oref>,
+    /// The place of the build, and the number of rows before it; none if all indexes are whole.
+    pub build: Option<(Vec<u8>, u64)>,
 }
 
 impl UntypedIndex {
@@ -86,12 +93,17 @@ impl Declared {
     /// As [`Tx::get`].
     pub fn of(tx: &Tx<'_>, top: Ref<TableObject>) -> Result<Declared, Error> {
         let object = tx.get(top)?;
+        let build = match object.build().find()? {
+            Some(build) => Some((build.next()?.into_owned(), build.rows())),
+            None => None,
+        };
         Ok(Declared {
             class: object.class()?.into_owned(),
             key: object.key()?.into_owned(),
             indexes: object.declared().to_vec()?.into_iter().map(|words| words.0).collect(),
             rows: object.rows().reference().oref(),
             maps: object.indexes().references()?.iter().map(|map| map.oref()).collect(),
+            build,
         })
     }
 }
@@ -111,13 +123,14 @@ impl UntypedTable {
     /// `Schema` if the declaration does not fit the class; those of [`Tx::get`].
     pub fn open(tx: &Tx<'_>, top: Ref<TableObject>, layout: Arc<Layout>) -> Result<UntypedTable, Error> {
         let declared = Declared::of(tx, top)?;
-        UntypedTable::new(&declared, layout, |map| {
+        UntypedTable::new(top, &declared, layout, |map| {
             Ok(tx.get(Ref::<MapNode>::new(map))?.shape()?.into_owned())
         })
     }
 
     /// The table of a declaration. `shape_of` gives the description of keys that a map's top node has.
     pub(super) fn new(
+        top: Ref<TableObject>,
         declared: &Declared,
         layout: Arc<Layout>,
         mut shape_of: impl FnMut(Oref) -> Result<Vec<u8>, Error>,
@@ -131,6 +144,7 @@ impl UntypedTable {
             )));
         }
         let mut index = |words: &str, map: Oref| {
+            let (words, is_building) = state_of(words);
             let (is_unique, fields) = match words.strip_prefix("unique ") {
                 Some(fields) => (true, fields),
                 None => (false, words),
@@ -147,6 +161,7 @@ impl UntypedTable {
             Ok::<_, Error>(UntypedIndex {
                 fields,
                 is_unique,
+                building: is_building.then(|| declared.build.as_ref().map_or(0, |(_, rows)| *rows)),
                 words: words.to_owned(),
                 map: Ref::new(map),
                 places,
@@ -157,7 +172,43 @@ impl UntypedTable {
         key.is_unique = true;
         let indexes = declared.indexes.iter().zip(&declared.maps).map(|(words, map)| index(words, *map));
         let indexes = indexes.collect::<Result<Vec<_>, _>>()?;
-        Ok(UntypedTable { class: declared.class.clone(), layout, key, indexes })
+        Ok(UntypedTable { class: declared.class.clone(), layout, key, indexes, top })
+    }
+
+    /// All rows in the order of an index, or of the key.
+    ///
+    /// # Errors
+    /// `Schema` if the index is being built.
+    pub fn entries(&self, index: &UntypedIndex) -> Result<Entries, Error> {
+        match index.building {
+            None => {
+                let (low, high) = (Bound::Unbounded, Bound::Unbounded);
+                Ok(Entries { map: index.map, kind: index.kind, low, high })
+            }
+            Some(rows) => Err(being_built(&self.class, &index.words, rows)),
+        }
+    }
+
+    /// Sees that the indexes are those that the table has, now and when the transaction commits.
+    fn must_stand(&self, tx: &Tx<'_>) -> Result<(), Error> {
+        tx.must_stand(self.top.oref());
+        let now = Declared::of(tx, self.top)?;
+        let has = |index: &UntypedIndex, words: &str, map: Oref| {
+            index.words == state_of(words).0 && index.map() == map
+        };
+        let is_same = now.maps.len() == self.indexes.len()
+            && self
+                .indexes
+                .iter()
+                .zip(now.indexes.iter().zip(now.maps))
+                .all(|(index, (words, map))| has(index, words, map));
+        match is_same {
+            true => Ok(()),
+            false => Err(Error::Schema(format!(
+                "the table of {} was given other indexes meanwhile: run the same command again for the rest",
+                self.class
+            ))),
+        }
     }
 
     /// The body of a row as the class is written today.
@@ -242,6 +293,7 @@ impl UntypedTable {
     /// # Errors
     /// `Taken` if a key is there already, or twice among them; the transaction can only be dropped then.
     pub fn insert_all(&self, tx: &Tx<'_>, rows: &[UntypedRow]) -> Result<(), Error> {
+        self.must_stand(tx)?;
         whole(tx, || {
             let items = rows.iter().map(|row| self.create(tx, row)).collect::<Result<Vec<_>, _>>()?;
             let entries = |key: &dyn Fn(&UntypedRow) -> Vec<u8>| {
@@ -262,6 +314,7 @@ impl UntypedTable {
     /// # Errors
     /// `Taken` if a key is there already: then nothing was changed, and the transaction can go on.
     pub fn insert(&self, tx: &Tx<'_>, row: &UntypedRow) -> Result<(), Error> {
+        self.must_stand(tx)?;
         if look_up(tx, self.key.map, &self.key.kind, &row.key)?.is_some() {
             return Err(taken(&self.class, &self.key.fields.join(", "), &self.key.kind, &row.key));
         }
@@ -336,11 +389,6 @@ impl Entries {
             Error::Corrupt(format!("the map {} has keys that this version does not know", map.oref()))
         })?;
         Ok(Entries { map, kind, low: Bound::Unbounded, high: Bound::Unbounded })
-    }
-
-    /// All rows of a table in the order of an index, or of the key.
-    pub fn of_index(index: &UntypedIndex) -> Entries {
-        Entries { map: index.map, kind: index.kind, low: Bound::Unbounded, high: Bound::Unbounded }
     }
 
     /// Those whose first parts have these values, in the order of the fields; all parts of a key, or some. Of

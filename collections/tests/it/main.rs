@@ -6,6 +6,7 @@ mod common;
 mod inside;
 mod isolation;
 mod map;
+mod migrate;
 mod table;
 mod values;
 mod vector;

@@ -267,6 +267,7 @@ impl Tx<'_> {
         }
         // A copy begins as what was read, so a write counts as a read, whatever the isolation.
         reads.extend(local_writes.iter().map(|o| o.oref));
+        reads.extend(self.standing.borrow().iter().copied());
         reads.retain(|o| !made.contains_key(o) && !o.is_null());
         reads.sort_unstable();
         reads.dedup();

@@ -228,6 +228,8 @@ pub struct Tx<'c> {
     named: RefCell<Named>,
     /// Objects that were replaced unread.
     blind: RefCell<Set<Oref>>,
+    /// Objects whose state is checked at commit although the isolation checks no reads.
+    standing: RefCell<Set<Oref>>,
     taken: RefCell<Taken>,
     /// Set if a change of several objects was begun and came to no end, so that it must not be committed.
     is_torn: Cell<bool>,
@@ -300,6 +302,7 @@ impl<'c> Tx<'c> {
             brought: RefCell::default(),
             named: RefCell::default(),
             blind: RefCell::default(),
+            standing: RefCell::default(),
             taken: RefCell::default(),
             is_torn: Cell::new(false),
         })
@@ -326,6 +329,19 @@ impl<'c> Tx<'c> {
     /// indexes, came to no end. For collections.
     pub fn tear(&self) {
         self.is_torn.set(true);
+    }
+
+    /// The strictness of its reads.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    /// Has the commit check that an object is still as it was read, under [`Isolation::Snapshot`] too. For
+    /// collections: a table's rows change as its object says.
+    pub fn must_stand(&self, oref: Oref) {
+        if self.isolation == Isolation::Snapshot {
+            self.standing.borrow_mut().insert(oref);
+        }
     }
 
     /// Says whether it has written nothing.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tercel::collections::{Map, Set, Table};
-use tercel::{Object, Text};
+use tercel::{Client, Isolation, Object, Text};
 
 use crate::common::{Purse, World};
 
@@ -13,6 +13,20 @@ struct Seat {
     event: u32,
     price: Option<i32>,
     code: Text,
+}
+
+/// The class with other indexes.
+mod before {
+    use tercel::{Object, Text};
+
+    #[derive(Object)]
+    #[table(key = id, unique(code))]
+    pub struct Seat {
+        pub id: u64,
+        pub event: u32,
+        pub price: Option<i32>,
+        pub code: Text,
+    }
 }
 
 /// A world with 250 seats: event 0 to 4, price from -10 to 39 or none.
@@ -87,6 +101,30 @@ fn rows_are_found_by_an_index() {
     }
     assert_eq!(world.get("/v1/tables/purse").status, 400);
     assert_eq!(world.get("/v1/tables/nothing").status, 404);
+}
+
+#[test]
+fn index_being_built_is_refused() {
+    let world = world();
+    let older = Client::connect(&world.server.addresses()[0]).unwrap();
+    let seats =
+        older.transaction().isolation(Isolation::Strict).run(|tx| Table::<before::Seat>::root(tx, "seats"));
+    older.migrate(seats.unwrap(), |_| {}).unwrap();
+    let step = |rows_max: usize| {
+        let strict = world.client.transaction().isolation(Isolation::Strict);
+        strict.run(|tx| Table::<Seat>::root(tx, "seats")?.migrate_step(tx, rows_max)).unwrap()
+    };
+    assert_eq!((step(100), step(100)), (Some(0), Some(100)));
+    let get = |query: &str| world.get(&format!("/v1/tables/seats?fresh=strict&{query}"));
+    let refused = get("event=3&price=-9");
+    let told = refused.json()["error"].to_string();
+    assert!(told.contains("the index event, price of Seat is being built (rows so far: 100)"), "{told}");
+    assert_eq!(
+        (refused.status, ids(&get("id=17").json()), ids(&get("code=c17").json())),
+        (400, vec![17], vec![17])
+    );
+    while step(100).is_some() {}
+    assert_eq!(ids(&get("event=3&price=-9").json()), [8]);
 }
 
 #[test]
