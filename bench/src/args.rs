@@ -115,14 +115,8 @@ pub struct Soak {
     /// or `unshare --user --map-root-user` in front
     #[arg(long)]
     pub hosts: bool,
-    /// Have payments go through gateways, application servers and two groups, each payment under a key, while
-    /// processes of all tiers are killed and stopped by turns
-    #[arg(long, conflicts_with_all = ["replicas", "replace", "hosts", "slow_disks", "stranger", "renew", "fill", "mob", "history"])]
-    pub tiers: bool,
-    /// Have this command pay as well, and go on until it ends: it finds the gateways, an address a line, in
-    /// the file that is named behind it, and prints the number of each payment, as contrib/pay.py does
-    #[arg(long, value_name = "COMMAND", requires = "tiers")]
-    pub payer: Option<String>,
+    #[command(flatten)]
+    pub payments: Payments,
     /// Have each sync of a member's disk take 20 to 200 ms longer by turns, too. It takes strace, and the
     /// superuser
     #[arg(long)]
@@ -154,6 +148,19 @@ pub struct Soak {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The payments of a soak, instead of its other work.
+#[derive(Debug, ClapArgs)]
+pub struct Payments {
+    /// Have payments go through gateways, application servers and two groups, each payment under a key, while
+    /// processes of all tiers are killed and stopped by turns
+    #[arg(long, conflicts_with_all = ["replicas", "replace", "hosts", "slow_disks", "stranger", "renew", "fill", "mob", "history"])]
+    pub tiers: bool,
+    /// Have this command pay as well, and go on until it ends: it finds the gateways, an address a line, in
+    /// the file that is named behind it, and prints the number of each payment, as contrib/pay.py does
+    #[arg(long, value_name = "COMMAND", requires = "tiers")]
+    pub payer: Option<String>,
 }
 
 /// The suites.

@@ -23,7 +23,7 @@
 //! | `idle` | suite `idle`: what connections that do nothing cost |
 //! | `stale` | suite `stale`: how late a change is seen elsewhere, and what it costs to see it at once |
 //! | `archive` | suite `archive`: commits beside an archive, its lag, and restores |
-//! | `tasks`, `handler` | suite `async`: runs of tasks, beside the same by threads; HTTP from a gateway's cache |
+//! | `tasks`, `handler` | suite `async`: runs of tasks beside threads; HTTP from a gateway's cache |
 //! | `churn` | suite `churn`: the room that a space takes which is written to all the time |
 //! | `flex` | suite `flex`: calls of methods, on the cached copy and at the server |
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |

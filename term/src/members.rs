@@ -59,8 +59,8 @@ impl Members {
         Members::begin(Members { hosts: Some(hosts), ..members }, &more)
     }
 
-    /// The same with TLS, on hosts of this run's own or without. The directory of certificates has one of each
-    /// member by the name of its directory, and `client` for those that ask it.
+    /// The same with TLS, on hosts of this run's own or without. The directory of certificates has one of
+    /// each member by the name of its directory, and `client` for those that ask it.
     ///
     /// # Errors
     /// As [`Members::start`], and if the client's certificate cannot be read.

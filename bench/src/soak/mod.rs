@@ -77,7 +77,7 @@ pub fn run(args: &args::Soak, term: &Term) -> Outcome {
     let every = between_kills(args)?;
     tidy::on_signals(|| "interrupted: nothing was judged".into())?;
     let dir = Dir::new(args.dir.clone())?;
-    if args.tiers {
+    if args.payments.tiers {
         return tiers::run(args, every, dir.path(), term);
     }
     // Opened before the work, for a name that cannot be written must not cost a whole run.

@@ -77,7 +77,7 @@ pub fn run(args: &args::Soak, every: Every, dir: &Path, term: &Term) -> Outcome 
                 })
             })
             .collect();
-        let program = args.payer.as_deref().map(|command| {
+        let program = args.payments.payer.as_deref().map(|command| {
             let payments = &payments;
             scope.spawn(move || payments.pay_by(command))
         });

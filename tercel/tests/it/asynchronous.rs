@@ -429,7 +429,7 @@ fn runs_beyond_the_open_transactions_wait() {
     assert!(all.iter().all(|of| count(&client, *of) == 3));
 }
 
-/// What a random body does next with one of some counters.
+/// A step of a random body, with one of some counters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Act {
     /// Adds it to what the body gives.
@@ -500,7 +500,7 @@ fn random_bodies_end_as_blocking_ones_do() {
             |acts: &[Act]| acts.iter().any(|a| matches!(a, Act::Read(i) | Act::Write(i) if *i == disturbed));
         let (is_used_before, is_used_behind) = (uses(&acts[..at]), uses(&acts[at..]));
         let writes = acts.iter().any(|act| matches!(act, Act::Write(_)));
-        // What is read behind the change of another, and not before, may be old or new; a writer sees the new.
+        // A read behind the change of another, and not before, may give old or new; a writer sees the new.
         if writes || !(is_used_before || is_used_behind) {
             assert_eq!(blocking, awaited, "seed {seed}: {acts:?}");
         }
