@@ -47,9 +47,9 @@ impl<T: Row> Table<T> {
     ///
     /// # Errors
     /// `Schema` if the class of the rows or their key is another one; `Invalid` under
-    /// [`Isolation::Snapshot`]. `Taken` if two rows have the same key in an index that is unique, and `Schema`
-    /// if a row's key there is too long: the index stays marked, all else of the table can be used, and the
-    /// steps go on when the row was changed or removed. The transaction can only be dropped then.
+    /// [`Isolation::Snapshot`]. `Taken` if two rows have the same key in an index that is unique, and
+    /// `Schema` if a row's key there is too long: the index stays marked, all else of the table can be used,
+    /// and the steps go on when the row was changed or removed. The transaction can only be dropped then.
     pub fn migrate_step(&self, tx: &Tx<'_>, rows_max: usize) -> Result<Option<u64>, Error> {
         if tx.isolation() == Isolation::Snapshot {
             let text =
