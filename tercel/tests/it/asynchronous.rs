@@ -484,7 +484,7 @@ fn random_bodies_end_as_blocking_ones_do() {
             Ok(sum)
         };
         let warm = |tx: &tercel::Tx<'_>| these.iter().chain(&those).try_for_each(|c| tx.get(*c).map(drop));
-        client.transaction().strict().run(warm).unwrap();
+        client.transaction().isolation(Isolation::Strict).run(warm).unwrap();
         let (mut runs, mut is_disturbed) = (0, false);
         let blocking = client.run(|tx| {
             runs += 1;
@@ -509,8 +509,10 @@ fn random_bodies_end_as_blocking_ones_do() {
             conflicts += u64::from(is_used_before);
         }
         let read = |all: &[Ref<Counter>]| -> Vec<u64> {
-            let all =
-                client.transaction().strict().run(|tx| all.iter().map(|c| Ok(tx.get(*c)?.count())).collect());
+            let all = client
+                .transaction()
+                .isolation(Isolation::Strict)
+                .run(|tx| all.iter().map(|c| Ok(tx.get(*c)?.count())).collect());
             all.unwrap()
         };
         assert_eq!(read(&these), read(&those), "seed {seed}: {acts:?}");
