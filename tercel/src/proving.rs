@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use tercel_engine::order::quorum::remembered::Remembered;
 use tercel_engine::server::{MEMBERS_VERSION, OPERATOR, Proof};
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{self, FRAME_BYTES, Header, Kind};
@@ -46,20 +47,28 @@ impl From<io::Error> for Unopened {
 }
 
 impl Prover {
-    /// A member of a group, whose process has just drawn a number that tells it from others.
-    pub(crate) fn member(
+    /// A member of a group, whose process has begun.
+    pub(crate) fn member(secret: Secret, space: SpaceId, found: &Remembered) -> Prover {
+        let Remembered { group, me, start, own, .. } = found;
+        let process = own.since.last().map_or(0, |started| started.process);
+        let opening = Opening { process, nonce: [0; 32], earlier: Some(found.earlier()) };
+        Prover::new(secret, (*group, space), (*me, *start), opening)
+    }
+
+    fn new(
         secret: Secret,
         (group, space): (u64, SpaceId),
         (member, start): (MemberId, u64),
-        process: u64,
+        opening: Opening,
     ) -> Prover {
-        let opening = Some(Opening { process, nonce: [0; 32] });
-        Prover { secret, join: Join { group, space, member, start, version: MEMBERS_VERSION, opening } }
+        let (version, opening) = (MEMBERS_VERSION, Some(opening));
+        Prover { secret, join: Join { group, space, member, start, version, opening } }
     }
 
     /// An operator, of whichever group has the secret.
     pub(crate) fn operator(secret: Secret) -> Prover {
-        Prover::member(secret, (0, SpaceId(0)), (OPERATOR, 0), 0)
+        let opening = Opening { process: 0, nonce: [0; 32], earlier: None };
+        Prover::new(secret, (0, SpaceId(0)), (OPERATOR, 0), opening)
     }
 
     /// The other side of it: an operator of the group, with the same secret.
@@ -190,7 +199,8 @@ pub(crate) mod tests {
     }
 
     fn member(secret: &Secret, id: u64) -> Prover {
-        Prover::member(secret.clone(), (7, SpaceId(1)), (MemberId(id), 3), 11)
+        let opening = Opening { process: 11, nonce: [0; 32], earlier: None };
+        Prover::new(secret.clone(), (7, SpaceId(1)), (MemberId(id), 3), opening)
     }
 
     /// One connects, and another answers, each as it knows itself.

@@ -91,8 +91,9 @@ fn visit(at: &SocketAddr, facts: &Facts, random: &mut Random) -> Option<u64> {
 }
 
 fn join(facts: &Facts, random: &mut Random) -> Vec<u8> {
-    let opening =
-        Opening { process: random.next_u64(), nonce: std::array::from_fn(|_| random.next_u64() as u8) };
+    let (process, nonce) = (random.next_u64(), std::array::from_fn(|_| random.next_u64() as u8));
+    let earlier = (random.below(2) == 0).then(|| vec![(number(random), random.next_u64())]);
+    let opening = Opening { process, nonce, earlier };
     let join = Join {
         group: facts.group,
         space: SpaceId(facts.space),

@@ -22,6 +22,14 @@ use crate::order::quorum::{HAND_OVER_US, Other};
 use crate::sessions::health::{Condition, End};
 use crate::time::Now;
 
+/// A start of a member's process, as it says.
+#[derive(Debug, Clone)]
+struct Start {
+    started: Started,
+    /// Starts of its directory that others may know, the last one that a member has taken first.
+    earlier: Vec<(u64, u64)>,
+}
+
 /// A server's place in a group, and the members that are connected to it.
 #[derive(Debug)]
 pub struct Membership {
@@ -32,7 +40,7 @@ pub struct Membership {
     /// The member at each connection, which has proven itself, and the start of its process.
     connected: BTreeMap<Conn, (MemberId, Started)>,
     /// Connections that have proven themselves, and whose starts are being saved.
-    starting: BTreeMap<Conn, (MemberId, Started)>,
+    starting: BTreeMap<Conn, (MemberId, Start)>,
     /// Connections over which packets came: the newest of each member.
     talking: BTreeMap<MemberId, Conn>,
     /// Each member's last start, which is durable here.
@@ -114,8 +122,8 @@ impl Membership {
     }
 
     /// Refuses the start of a member whose directory is a copy.
-    fn check_start(&self, member: MemberId, started: Started) -> Result<(), String> {
-        let Started { number, process } = started;
+    fn check_start(&self, member: MemberId, start: &Start) -> Result<(), String> {
+        let Started { number, process } = start.started;
         let last = self.starts.get(&member).copied().unwrap_or(Started { number: 0, process });
         let helps = format!(
             "put back the newer directory or, if that is lost for good, remove the member with `tercel group remove {member}` \
@@ -138,6 +146,15 @@ impl Membership {
             return Err(format!(
                 "start {number} of member {member} is too far after start {}, which was its last: its file of votes is \
                  damaged; {helps}",
+                last.number
+            ));
+        }
+        let is_known = self.starts.contains_key(&member) && number > last.number;
+        let is_after = start.earlier.contains(&(last.number, last.process))
+            || start.earlier.first().is_some_and(|(taken, _)| *taken > last.number);
+        if is_known && !is_after && !dropped(Rule::LaterStartsPass) {
+            return Err(format!(
+                "start {number} of member {member} is of a directory that has not had start {}, which is known here: it is a copy                  from before that, and may lack what it has acknowledged; {helps}",
                 last.number
             ));
         }
@@ -243,13 +260,17 @@ impl Server {
         let Some(group) = self.membership.as_mut().filter(|_| join.member != OPERATOR) else {
             return self.sessions(|s, cx| s.is_proven(conn, cx));
         };
-        let process = join.opening.as_ref().map_or(0, |opening| opening.process);
+        let (process, earlier) = match &join.opening {
+            Some(opening) => (opening.process, opening.earlier.clone().unwrap_or_default()),
+            None => (0, Vec::new()),
+        };
         let (member, started) = (join.member, Started { number: join.start, process });
-        match group.check_start(member, started) {
+        let start = Start { started, earlier };
+        match group.check_start(member, &start) {
             Err(why) => self.turn_away(conn, &why),
             Ok(()) if group.starts.get(&member) == Some(&started) => self.count(conn, member, started),
             Ok(()) => {
-                group.starting.insert(conn, (member, started));
+                group.starting.insert(conn, (member, start));
                 self.cx.out.push(Effect::SaveStart(member, started));
             }
         }
@@ -258,17 +279,17 @@ impl Server {
     /// The start of a member is durable here.
     pub(super) fn start_saved(&mut self, member: MemberId, started: Started) {
         let Some(group) = &mut self.membership else { return };
-        if group.check_start(member, started).is_ok() {
+        if group.starts.get(&member).is_none_or(|last| last.number < started.number) {
             group.starts.insert(member, started);
         }
-        let of_member: Vec<(Conn, (MemberId, Started))> = group
+        let of_member: Vec<(Conn, (MemberId, Start))> = group
             .starting
-            .extract_if(.., |_, (id, of)| *id == member && of.number <= started.number)
+            .extract_if(.., |_, (id, of)| *id == member && of.started.number <= started.number)
             .collect();
         for (conn, (_, of)) in of_member {
-            let checked = self.membership.as_ref().map_or(Ok(()), |group| group.check_start(member, of));
+            let checked = self.membership.as_ref().map_or(Ok(()), |group| group.check_start(member, &of));
             match checked {
-                Ok(()) => self.count(conn, member, of),
+                Ok(()) => self.count(conn, member, of.started),
                 Err(why) => self.turn_away(conn, &why),
             }
         }
@@ -397,7 +418,7 @@ pub(super) const REMOVED: &str = "this member was removed from its group, which 
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
 
 /// The version of packets and entries: members of a group speak the same.
-pub const MEMBERS_VERSION: u16 = 9;
+pub const MEMBERS_VERSION: u16 = 10;
 
 /// The name of an operator who proves that he has the group's secret: no member has it.
 pub const OPERATOR: MemberId = MemberId(0);

@@ -248,7 +248,8 @@ impl First {
 
 /// The words with which a process of the second member connects.
 fn join(start: u64, process: u64) -> Join {
-    let opening = Some(Opening { process, nonce: [1; 32] });
+    // As a start that another member has taken by now.
+    let opening = Some(Opening { process, nonce: [1; 32], earlier: Some(vec![(start, process)]) });
     Join { group: 7, space: SpaceId(1), member: LEADER, start, version: MEMBERS_VERSION, opening }
 }
 
@@ -658,6 +659,30 @@ fn directory_that_is_a_copy_is_refused() {
     assert_eq!(first.starts, []);
     assert_eq!(refusal(&mut first, 7, 70), "");
     assert_eq!(refusal(&mut first, 8, 80), "");
+}
+
+#[test]
+fn later_start_of_a_copy_is_refused() {
+    let mut first = First::of(&[true, true], 0, true);
+    let known = [(LEADER, Started { number: 7, process: 70 })];
+    first.server.set_membership(Membership::new(7, MemberId(1)).with_starts(&known));
+    let refusal = |first: &mut First, (start, process), earlier: &[(u64, u64)]| {
+        let opening = Some(Opening { process, nonce: [1; 32], earlier: Some(earlier.to_vec()) });
+        first.says_join(Conn(90), Join { opening, ..join(start, process) });
+        text(&first.proves(Conn(90), PROOF))
+    };
+    // A copy of before start 7, which is refused and started again, and one that never had a connection.
+    for (start, earlier) in
+        [(8, &[(6, 60), (7, 71), (8, 81)][..]), (9, &[(6, 60), (8, 81), (9, 91)]), (8, &[])]
+    {
+        let text = refusal(&mut first, (start, 81), earlier);
+        assert!(text.contains("has not had start 7"), "{text}");
+    }
+    assert_eq!(first.starts, []);
+    // The directory itself: this member took its start and the answer was lost, or another one did since.
+    assert_eq!(refusal(&mut first, (9, 90), &[(6, 60), (7, 70), (8, 80), (9, 90)]), "");
+    assert_eq!(refusal(&mut first, (12, 120), &[(11, 110), (12, 120)]), "");
+    assert_eq!(first.starts.len(), 2);
 }
 
 #[test]

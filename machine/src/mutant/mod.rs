@@ -261,6 +261,8 @@ Rule {
     StartsForgotten,
     /// A start of the number that was heard last is believed of any process.
     EqualStartsPass,
+    /// A start of a higher number is believed, whatever starts its directory had before.
+    LaterStartsPass,
 }
 /// The rules that a group's sequencer keeps: the worlds of `tercel-order` notice them.
 OF_GROUPS {

@@ -206,6 +206,8 @@ impl Electorate {
 
 /// Two lists that follow each other differ in one vote.
 const ELECTORATE_MAX: usize = MEMBERS_MAX + 2;
+/// Bytes of the longest electorate.
+pub(super) const ELECTORATE_BYTES_MAX: usize = 25 + ELECTORATE_MAX * (8 + 1 + 4 + ADDRESS_BYTES_MAX);
 
 /// The lists of a log: the newest that is stable, and those that were appended since.
 #[derive(Debug, Clone)]

@@ -10,7 +10,9 @@
 //! who may have made entries stable that it lost.
 //!
 //! The start of another member is remembered before a connection of that start counts. So an older copy of
-//! that member's directory is refused, although everyone else has been started again since.
+//! that member's directory is refused, although everyone else has been started again since. And each start of
+//! the directory is remembered in it until another member has taken a later one: a copy that was refused and
+//! is started again has a higher number, and does not name the start that the others know.
 //!
 //! | at | copy | | at | | |
 //! |---|---|---|---|---|---|
@@ -22,16 +24,17 @@
 //! | 40 | number of the start, u64 | | | zeros | |
 //! | 48 | promised view, number u32, incarnation u32 | | 16380 | checksum of all before, u32 | |
 //! | 6720 | starts of other members, u16 | | | | |
-//! | 6722 | of each: member, number, process, u64 each | | | | |
+//! | 6722 | of each: member, number, process, u64 each | 15840 | start that was taken: number, process, u64 each | |
+//! | | | | 15856 | starts since, u16, and of each number, process, u64 each | |
 //!
 //! A copy of version 1 ends with the first checksum, which earlier builds look for. Version 2 remembers no
-//! starts of others: there are zeros.
+//! starts of others, and version 3 no own ones: there are zeros.
 
 use tercel_machine::mutant::{Rule, dropped};
 use tercel_wire::cursor::{DecodeError, Put, Reader, le16, le32, le64};
 use tercel_wire::id::{MemberId, ViewId};
 
-use super::members::{ADDRESS_BYTES_MAX, Electorate, MEMBERS_MAX, Members};
+use super::members::{ADDRESS_BYTES_MAX, ELECTORATE_BYTES_MAX, Electorate, MEMBERS_MAX, Members};
 
 /// The content of the file, as of the newest slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,10 +56,21 @@ pub struct Remembered {
     pub electorate: Option<Electorate>,
     /// The last starts of other members that counted here, the latest to be heard of last.
     pub starts: Vec<(MemberId, Started)>,
+    /// The own starts that others may know.
+    pub own: OwnStarts,
+}
+
+/// The starts of a directory that other members may know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnStarts {
+    /// The last one that another member has taken, and has told so.
+    pub taken: Started,
+    /// Those since, the last of which is the process at hand: another member may have taken one and not told.
+    pub since: Vec<Started>,
 }
 
 /// A start of a member's process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Started {
     /// Counts the starts of the directory.
     pub number: u64,
@@ -86,7 +100,32 @@ impl Remembered {
     /// The memory of a member that joins by a list, and takes part in no view up to `promised`.
     pub fn new(group: u64, (me, promised): (MemberId, ViewId), members: Members) -> Remembered {
         let electorate = Some(Electorate::of(&members));
-        Remembered { sequence: 0, group, me, start: 0, promised, members, electorate, starts: Vec::new() }
+        let (starts, own) = Default::default();
+        Remembered { sequence: 0, group, me, start: 0, promised, members, electorate, starts, own }
+    }
+
+    /// A process begins, which has drawn this number. Beyond [`OWN_MAX`] starts of which none was taken, the
+    /// oldest is forgotten.
+    pub fn begin(&mut self, process: u64) {
+        self.start += 1;
+        if self.own.since.len() >= OWN_MAX {
+            self.own.since.remove(0);
+        }
+        self.own.since.push(Started { number: self.start, process });
+    }
+
+    /// Another member has taken the start of this process. Says whether that is news.
+    pub fn taken(&mut self) -> bool {
+        let last = self.own.since.pop();
+        self.own.since.clear();
+        last.into_iter().for_each(|last| self.own.taken = last);
+        last.is_some()
+    }
+
+    /// The own starts that others may know, the one that was taken first.
+    pub fn earlier(&self) -> Vec<(u64, u64)> {
+        let OwnStarts { taken, since } = &self.own;
+        [taken].into_iter().chain(since).map(|of| (of.number, of.process)).collect()
     }
 
     /// Remembers the start of another member, unless one of that number or a higher one is remembered. Beyond
@@ -137,6 +176,13 @@ impl Remembered {
         copy.resize(COPY_BYTES_V1 - 4, 0);
         copy.put_u32(crc32fast::hash(&copy));
         Electorate::encode_known(self.electorate.as_ref(), &mut copy);
+        copy.resize(OWN_AT, 0);
+        let put = |Started { number, process }: &Started, copy: &mut Vec<u8>| {
+            [*number, *process].into_iter().for_each(|n| copy.put_u64(n));
+        };
+        put(&self.own.taken, &mut copy);
+        copy.put_u16(self.own.since.len() as u16);
+        self.own.since.iter().for_each(|of| put(of, &mut copy));
         copy.resize(CRC_AT, 0);
         copy.put_u32(crc32fast::hash(&copy));
         let at = self.sequence % 2 * SLOT_BYTES as u64;
@@ -190,6 +236,7 @@ fn read_copy(copy: &[u8]) -> Result<Remembered, Option<u16>> {
     if !(is_of_version_1 && version == 1 || !is_of_version_1 && (2..=VERSION).contains(&version)) {
         return Err(Some(version));
     }
+    let start = le64(copy, 40);
     let rest = || {
         let r = &mut Reader::new(&copy[48..]);
         let promised = ViewId::decode(r)?;
@@ -198,11 +245,36 @@ fn read_copy(copy: &[u8]) -> Result<Remembered, Option<u16>> {
             true => None,
             false => Electorate::decode_known(&mut Reader::new(&copy[COPY_BYTES_V1..crc_at]))?,
         };
-        Ok::<_, DecodeError>((promised, members, electorate, starts(&copy[STARTS_AT..COPY_BYTES_V1 - 4])?))
+        let own = match version < 4 {
+            // The others know no later start than this one, and take it.
+            true => OwnStarts {
+                taken: Started { number: start.saturating_add(1), process: 0 },
+                since: Vec::new(),
+            },
+            false => own(&copy[OWN_AT..crc_at])?,
+        };
+        Ok::<_, DecodeError>((
+            promised,
+            members,
+            electorate,
+            starts(&copy[STARTS_AT..COPY_BYTES_V1 - 4])?,
+            own,
+        ))
     };
-    let (promised, members, electorate, starts) = rest().map_err(|_| None)?;
+    let (promised, members, electorate, starts, own) = rest().map_err(|_| None)?;
     let (sequence, group, me) = (le64(copy, 16), le64(copy, 24), MemberId(le64(copy, 32)));
-    Ok(Remembered { sequence, group, me, start: le64(copy, 40), promised, members, electorate, starts })
+    Ok(Remembered { sequence, group, me, start, promised, members, electorate, starts, own })
+}
+
+/// Reads the own starts.
+fn own(bytes: &[u8]) -> Result<OwnStarts, DecodeError> {
+    let r = &mut Reader::new(bytes);
+    let started = |r: &mut Reader<'_>| Ok(Started { number: r.u64()?, process: r.u64()? });
+    let (taken, count) = (started(r)?, r.u16()? as usize);
+    if count > OWN_MAX {
+        return Err(DecodeError::TooMany("own starts"));
+    }
+    Ok(OwnStarts { taken, since: (0..count).map(|_| started(r)).collect::<Result<_, _>>()? })
 }
 
 /// Reads the starts of others.
@@ -220,6 +292,9 @@ fn starts(bytes: &[u8]) -> Result<Vec<(MemberId, Started)>, DecodeError> {
 /// Members whose starts are remembered: three times as many as a group has.
 pub const STARTS_MAX: usize = 48;
 
+/// Own starts that are remembered while no other member takes one.
+pub const OWN_MAX: usize = 32;
+
 /// Bytes of a slot, both copies.
 pub const SLOT_BYTES: usize = 2 * COPY_BYTES;
 
@@ -228,11 +303,14 @@ const COPY_BYTES_V1: usize = 8 << 10;
 const FILE_BYTES_V1: usize = 4 * COPY_BYTES_V1;
 const CRC_AT: usize = COPY_BYTES - 4;
 const MAGIC: &[u8; 8] = b"tercelmb";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// The place of the starts in a copy. The longest list of members ends before it.
 const STARTS_AT: usize = 6_720;
 const _: () = assert!(60 + 4 + MEMBERS_MAX * (8 + 1 + 4 + ADDRESS_BYTES_MAX) <= STARTS_AT);
+/// The place of the own starts, behind the longest electorate.
+const OWN_AT: usize = 15_840;
+const _: () = assert!(COPY_BYTES_V1 + ELECTORATE_BYTES_MAX <= OWN_AT && OWN_AT + 18 + OWN_MAX * 16 <= CRC_AT);
 const _: () = assert!(STARTS_AT + 2 + STARTS_MAX * 24 <= COPY_BYTES_V1 - 4);
 
 #[cfg(test)]
@@ -246,7 +324,16 @@ mod tests {
         let members = Members::new((1..=MEMBERS_MAX as u64).map(member).collect()).unwrap();
         let new = Remembered::new(7, (MemberId(1), ViewId::new(view, 9)), members);
         let started = |id| (MemberId(id), Started { number: u64::MAX, process: u64::MAX - id });
-        Remembered { sequence, start: 3, starts: (0..STARTS_MAX as u64).map(started).collect(), ..new }
+        let own = OwnStarts {
+            taken: Started { number: 1, process: 10 },
+            since: (0..OWN_MAX as u64).map(|number| Started { number, process: u64::MAX }).collect(),
+        };
+        Remembered { sequence, start: 3, starts: (0..STARTS_MAX as u64).map(started).collect(), own, ..new }
+    }
+
+    /// The own starts of a file that has none, whose process was the third.
+    fn of_before() -> OwnStarts {
+        OwnStarts { taken: Started { number: 4, process: 0 }, since: Vec::new() }
     }
 
     fn file(of: &[Remembered]) -> Vec<u8> {
@@ -293,10 +380,10 @@ mod tests {
     #[test]
     fn slot_of_another_version_is_named() {
         let mut bytes = file(&[remembered(4, 6)]);
-        bytes[8] = 4;
+        bytes[8] = VERSION as u8 + 1;
         let crc = crc32fast::hash(&bytes[..CRC_AT]);
         bytes[CRC_AT..COPY_BYTES].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Version(4)));
+        assert_eq!(Remembered::read(&bytes, ViewId::NONE), Err(Forgotten::Version(VERSION + 1)));
     }
 
     /// The file with the copies of version 1.
@@ -314,7 +401,7 @@ mod tests {
 
     #[test]
     fn file_of_version_1_names_no_electorate() {
-        let newer = Remembered { starts: Vec::new(), ..remembered(5, 7) };
+        let newer = Remembered { starts: Vec::new(), own: of_before(), ..remembered(5, 7) };
         let old = of_version_1(&file(&[remembered(4, 6), newer.clone()]));
         assert!(Remembered::is_of_version_1(&old));
         let read = Remembered::read(&old, ViewId::NONE).unwrap();
@@ -330,7 +417,7 @@ mod tests {
 
     #[test]
     fn file_of_version_2_names_no_starts() {
-        let newer = Remembered { starts: Vec::new(), ..remembered(5, 7) };
+        let newer = Remembered { starts: Vec::new(), own: of_before(), ..remembered(5, 7) };
         let mut old = file(std::slice::from_ref(&newer));
         for copy in old.chunks_exact_mut(COPY_BYTES).filter(|copy| copy[8] == VERSION as u8) {
             copy[8] = 2;
@@ -354,6 +441,21 @@ mod tests {
         };
         let newest = Remembered { sequence: u64::MAX, ..highest.clone() };
         assert_eq!(Remembered::read(&highest.file(), ViewId::new(u32::MAX, 1)), Ok(newest));
+    }
+
+    #[test]
+    fn own_starts_are_kept_until_one_is_taken() {
+        let mut one = Remembered::new(7, (MemberId(1), ViewId::NONE), remembered(4, 6).members);
+        (1..=3).for_each(|start| one.begin(10 * start));
+        assert_eq!(one.earlier(), [(0, 0), (1, 10), (2, 20), (3, 30)]);
+        assert_eq!((one.taken(), one.taken(), one.earlier()), (true, false, vec![(3, 30)]));
+        (4..=50).for_each(|start| one.begin(10 * start));
+        assert_eq!(
+            (one.earlier().len(), one.earlier()[0], one.earlier()[1]),
+            (1 + OWN_MAX, (3, 30), (19, 190))
+        );
+        let read = Remembered::read(&one.file(), ViewId::NONE).unwrap();
+        assert_eq!((read.earlier(), read.start), (one.earlier(), 50));
     }
 
     #[test]

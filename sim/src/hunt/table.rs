@@ -81,6 +81,7 @@ pub const VARIANTS: &[Variant] = &[
     engine(E::ProofOfAnotherCounts, 20, Some(grouped)),
     engine(E::StartsForgotten, 20, Some(restarted_members)),
     engine(E::EqualStartsPass, 20, Some(grouped)),
+    engine(E::LaterStartsPass, 20, Some(grouped)),
     engine(E::HistoryOfHigherView, 100, Some(paused_leaders)),
     engine(E::ReuseAtOnce, 40, Some(leaving)),
     engine(E::EvictsSessions, 40, Some(forgetful)),

@@ -161,9 +161,10 @@ impl World {
     ) -> Result<Effects, Failed> {
         let (now, host) = (self.nodes[n].clock.now(self.time), self.host(n));
         let seed = self.dice(n).next_u64();
+        let life = u64::from(self.nodes[n].life);
         let Process { node, nature, ledger, votes, .. } = &mut self.nodes[n];
         let remembered =
-            votes.open(opened.log.last().view).map_err(|e| wrong(&format!("its votes: {e:?}")))?;
+            votes.open(opened.log.last().view, life).map_err(|e| wrong(&format!("its votes: {e:?}")))?;
         let stable = opened.stable.max(ledger.upto(node.disk.stored_upto()).position);
         if let Some(at) = self.oracle.differs(ledger, stable) {
             return Err(Failed::Wrong(format!("it begins with another stable entry at {at} of {stable}")));

@@ -51,7 +51,7 @@ impl World {
             false => others[random.index(others.len())],
         };
         let conn = Conn(1 << 43 | turn);
-        let opening = Some(Opening { process: random.next_u64(), nonce: [turn as u8; 32] });
+        let opening = Some(Opening { process: random.next_u64(), nonce: [turn as u8; 32], earlier: None });
         let (group, start) = (1, random.below(1 << 20));
         let join = Join { group, space: SPACE, member: as_whom, start, version: MEMBERS_VERSION, opening };
         let mut body = Vec::new();
@@ -114,9 +114,10 @@ impl World {
         let of = &self.nodes[other];
         let (id, started) = (of.id, Started { number: of.votes.start(), process: u64::from(of.life) });
         let (own, relayed) = (Conn(1 << 44 | turn), Conn(1 << 45 | turn));
+        let earlier = of.votes.earlier();
         self.net.members.own.insert(own, id);
-        self.opens(n, own, (id, started));
-        self.opens(n, relayed, (id, started));
+        self.opens(n, own, (id, started), earlier.clone());
+        self.opens(n, relayed, (id, started), earlier);
         let mut body = Vec::new();
         Prove { proof: proof_of(own) }.encode(&mut body);
         self.stranger_says(n, relayed, (Kind::Prove, &body));
@@ -124,23 +125,32 @@ impl World {
     }
 
     /// The process of a copy of a member's directory connects, and proves itself: its start is the last that
-    /// the node has heard of, or the one before.
+    /// the node has heard of, the one before, or one of the two behind it.
     fn copy_comes(&mut self, n: usize, turn: u64, random: &mut Random) {
         let heard = self.nodes[n].votes.starts();
         if heard.is_empty() {
             return;
         }
         let (id, last) = heard[random.index(heard.len())];
-        let started = Started { number: last.number - random.below(2), process: !last.process };
+        let started = Started { number: last.number - 1 + random.below(4), process: !last.process };
         let conn = Conn(1 << 46 | turn);
-        self.opens(n, conn, (id, started));
+        // The copy is of before the start that was heard of, and has had starts since.
+        let since = (last.number..=started.number).map(|number| (number, started.process));
+        let earlier = [(last.number - 1, 0)].into_iter().chain(since).collect();
+        self.opens(n, conn, (id, started), earlier);
         let mut body = Vec::new();
         Prove { proof: proof_of(conn) }.encode(&mut body);
         self.stranger_says(n, conn, (Kind::Prove, &body));
     }
 
-    fn opens(&mut self, n: usize, conn: Conn, (member, Started { number, process }): (MemberId, Started)) {
-        let opening = Some(Opening { process, nonce: [conn.0 as u8; 32] });
+    fn opens(
+        &mut self,
+        n: usize,
+        conn: Conn,
+        (member, Started { number, process }): (MemberId, Started),
+        earlier: Vec<(u64, u64)>,
+    ) {
+        let opening = Some(Opening { process, nonce: [conn.0 as u8; 32], earlier: Some(earlier) });
         let (space, version) = (SPACE, MEMBERS_VERSION);
         let join = Join { group: 1, space, member, start: number, version, opening };
         let mut body = Vec::new();
@@ -152,8 +162,10 @@ impl World {
     /// A connection counts for a member from now on.
     pub(super) fn joined(&mut self, conn: Conn, member: MemberId) {
         if self.net.members.own.get(&conn) != Some(&member) {
-            self.blame(format!("a stranger, or a copy, counts as member {member}"));
+            return self.blame(format!("a stranger, or a copy, counts as member {member}"));
         }
+        let own = self.nodes.iter_mut().filter(|node| node.id == member);
+        own.for_each(|node| node.votes.taken());
     }
 
     /// A node remembers the start of a member, unless it remembers a younger one.

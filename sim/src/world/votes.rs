@@ -24,10 +24,10 @@ impl Votes {
         Votes { file: remembered.file(), remembered, saving: None, next: None }
     }
 
-    /// A process begins, whose log ends in a view: it counts its start.
-    pub(super) fn open(&mut self, log: ViewId) -> Result<&Remembered, Forgotten> {
+    /// A process begins, whose log ends in a view and which has drawn this number: it counts its start.
+    pub(super) fn open(&mut self, log: ViewId, process: u64) -> Result<&Remembered, Forgotten> {
         self.remembered = Remembered::read(&self.file, log)?;
-        self.remembered.start += 1;
+        self.remembered.begin(process);
         self.write(SLOT_BYTES);
         self.write(SLOT_BYTES);
         Ok(&self.remembered)
@@ -36,6 +36,18 @@ impl Votes {
     /// The starts of its processes so far.
     pub(super) fn start(&self) -> u64 {
         self.remembered.start
+    }
+
+    /// The own starts that others may know.
+    pub(super) fn earlier(&self) -> Vec<(u64, u64)> {
+        self.remembered.earlier()
+    }
+
+    /// Another member has taken the start of this process.
+    pub(super) fn taken(&mut self) {
+        if self.remembered.taken() {
+            self.write(SLOT_BYTES);
+        }
     }
 
     /// The starts of others that are remembered.

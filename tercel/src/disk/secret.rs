@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn said() -> (Join, Challenge) {
-        let opening = Some(Opening { process: 5, nonce: [6; 32] });
+        let opening = Some(Opening { process: 5, nonce: [6; 32], earlier: None });
         let join = Join { group: 1, space: SpaceId(2), member: MemberId(3), start: 4, version: 8, opening };
         let (nonce, proof) = ([7; 32], [0; 32]);
         (join, Challenge { group: 1, member: MemberId(8), start: 9, nonce, proof })
@@ -167,7 +167,7 @@ mod tests {
     fn proof_is_of_one_end_of_one_connection() {
         let (secret, (join, challenge)) = (Secret([1; 32]), said());
         let proof = secret.prove(End::Opening, &join, &challenge);
-        let opening = Some(Opening { process: 5, nonce: [66; 32] });
+        let opening = Some(Opening { process: 5, nonce: [66; 32], earlier: None });
         for other in [
             Secret([2; 32]).prove(End::Opening, &join, &challenge),
             secret.prove(End::Answering, &join, &challenge),

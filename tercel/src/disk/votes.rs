@@ -40,18 +40,19 @@ impl Votes {
         dir.write_whole_bytes(VOTES_NAME, &Remembered::new(group, (me, promised), members).file())
     }
 
-    /// Opens the file of a directory whose log ends in a view, and counts the start.
+    /// Opens the file of a directory whose log ends in a view, and counts the start of the process that has
+    /// drawn this number.
     ///
     /// # Errors
     /// If the file does not say what was promised: the member must not vote.
-    pub(crate) fn open(dir: &HeldDir, log: ViewId) -> Result<Votes, DiskError> {
+    pub(crate) fn open(dir: &HeldDir, log: ViewId, process: u64) -> Result<Votes, DiskError> {
         let (bytes, remembered) = Votes::read(dir, log)?;
         if Remembered::is_of_version_1(&bytes) {
             dir.write_whole_bytes(VOTES_NAME, &remembered.file())?;
         }
         let (path, file) = (dir.file(VOTES_NAME), dir.edit(VOTES_NAME)?);
         let mut votes = Votes { path, file, remembered };
-        votes.remembered.start += 1;
+        votes.remembered.begin(process);
         // Of either slot a copy may be torn, and another crash must not tear the other one.
         votes.write()?;
         votes.write()?;
@@ -85,6 +86,11 @@ impl Votes {
     /// The start of another member is to be remembered.
     pub(crate) fn started(&mut self, member: MemberId, started: Started) {
         self.remembered.started(member, started);
+    }
+
+    /// Another member has taken this process's start, which is to be remembered; says whether that is news.
+    pub(crate) fn taken(&mut self) -> bool {
+        self.remembered.taken()
     }
 
     /// Remembers, durably, what is to be.
@@ -139,7 +145,7 @@ mod tests {
         });
         dir.write_whole_bytes(VOTES_NAME, &copies.collect::<Vec<_>>().concat()).unwrap();
         assert_eq!(Votes::look(&dir, ViewId::NONE).unwrap().electorate, None);
-        let mut votes = Votes::open(&dir, ViewId::NONE).unwrap();
+        let mut votes = Votes::open(&dir, ViewId::NONE, 7).unwrap();
         votes.promise((ViewId::new(4, 1), new.electorate.clone()));
         votes.save().unwrap();
         let found = Votes::look(&dir, ViewId::NONE).unwrap();
@@ -159,11 +165,11 @@ mod tests {
             dir.edit(VOTES_NAME).unwrap().write_all_at(&[255; 100], at + 100).unwrap();
         };
         let view = ViewId::new(8, 1);
-        let mut votes = Votes::open(&dir, ViewId::NONE).unwrap();
+        let mut votes = Votes::open(&dir, ViewId::NONE, 7).unwrap();
         votes.promise((view, None));
         votes.save().unwrap();
         tear(votes.remembered.sequence, 1);
-        let votes = Votes::open(&dir, view).unwrap();
+        let votes = Votes::open(&dir, view, 8).unwrap();
         // The log already has the view whose promise was being written.
         tear(votes.remembered.sequence + 1, 0);
         assert_eq!(Votes::look(&dir, ViewId::new(9, 1)).unwrap().promised, view);

@@ -210,8 +210,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
     let prover = match (secret, &votes) {
         (Some(secret), Some(votes)) => {
             let found = votes.remembered();
-            let process = random_u64(&config.dir)?;
-            Some(Prover::member(secret, (found.group, space), (found.me, found.start), process))
+            Some(Prover::member(secret, space, found))
         }
         (secret, _) => secret.map(Prover::operator),
     };
@@ -279,7 +278,7 @@ fn member(
     out: &mut Effects,
 ) -> Result<(Machine, Votes), ServerError> {
     let last = log.tail().last;
-    let votes = dir.votes(last.view)?;
+    let votes = dir.votes(last.view, random_u64(dir.path())?)?;
     let remembered = votes.remembered();
     let (me, group, start) = (remembered.me, remembered.group, remembered.start);
     if remembered.promised.number.max(last.view.number) >= ViewId::NUMBER_MAX {

@@ -574,8 +574,11 @@ fn messages_have_the_bytes_of_version_4() {
     let (group, member) = (0x0102_0304_0506_0708, MemberId(0x1112_1314_1516_1718));
     let join = Join { group, space: SpaceId(0x2122), member, start: 3, version: 1, opening: None };
     message!(promised, "join", FromClient::Join, join.clone());
-    let opening = Some(Opening { process: 0x3132, nonce: [0x41; 32] });
-    message!(promised, "join_to_be_proven", FromClient::Join, Join { opening, ..join });
+    let opening = Opening { process: 0x3132, nonce: [0x41; 32], earlier: None };
+    let join = Join { opening: Some(opening.clone()), ..join };
+    message!(promised, "join_to_be_proven", FromClient::Join, join.clone());
+    let opening = Some(Opening { earlier: Some(vec![(0x7172, 0x8182)]), ..opening });
+    message!(promised, "join_after_earlier_starts", FromClient::Join, Join { opening, ..join });
     let (nonce, proof) = ([0x51; 32], [0x61; 32]);
     message!(
         promised,

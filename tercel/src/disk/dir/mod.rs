@@ -251,8 +251,8 @@ impl DataDir {
     ///
     /// # Errors
     /// If the file does not say what was promised: the member must not vote.
-    pub(crate) fn votes(&self, log: ViewId) -> Result<Votes, DiskError> {
-        Votes::open(&self.held, log)
+    pub(crate) fn votes(&self, log: ViewId, process: u64) -> Result<Votes, DiskError> {
+        Votes::open(&self.held, log, process)
     }
 
     /// Makes it that of a member of a group, with these members.

@@ -240,7 +240,7 @@ fn member_of_restored_space_begins_behind_its_views() {
         DataDir::create_copy(&path, Purpose::Restore, &space, log::behind(Stamp(5)), 4096, whole).unwrap();
     let member = Member { id: MemberId(1), votes: true, address: "a:1".into() };
     dir.become_member(1, MemberId(1), Members::new(vec![member]).unwrap()).unwrap();
-    assert_eq!(dir.votes(ViewId::NONE).unwrap().remembered().promised.number, 65_539);
+    assert_eq!(dir.votes(ViewId::NONE, 7).unwrap().remembered().promised.number, 65_539);
 }
 
 #[test]

@@ -268,6 +268,11 @@ impl Group {
         self.saver.save(ToSave::Promise(number, promised));
     }
 
+    /// Remembers that another member has taken this one's start.
+    pub(crate) fn save_taken(&self) {
+        self.saver.save(ToSave::Taken);
+    }
+
     /// Remembers the start of another member.
     pub(crate) fn save_start(&self, member: MemberId, started: Started) {
         self.saver.save(ToSave::Start(member, started));

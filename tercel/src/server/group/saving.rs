@@ -15,6 +15,8 @@ use crate::server::store::post;
 pub(crate) enum ToSave {
     Promise(u64, Promised),
     Start(MemberId, Started),
+    /// Another member has taken this one's start.
+    Taken,
 }
 
 /// Feeds the thread that saves promises.
@@ -29,7 +31,7 @@ impl Saver {
         let thread = std::thread::Builder::new().name("tercel-votes".into()).spawn(move || {
             while let Ok(first) = asked.recv() {
                 let mut answers = Vec::new();
-                let mut promise = None;
+                let (mut promise, mut is_taken) = (None, false);
                 for one in [first].into_iter().chain(asked.try_iter()) {
                     match one {
                         // A younger promise is also one of all before.
@@ -38,11 +40,16 @@ impl Saver {
                             votes.started(member, started);
                             answers.push(Post::StartSaved(member, started));
                         }
+                        ToSave::Taken => is_taken |= votes.taken(),
                     }
                 }
                 if let Some((number, promised)) = promise {
                     votes.promise(promised);
                     answers.push(Post::Saved(number));
+                }
+                // Each connection says that it is taken, the first with something new.
+                if !is_taken && answers.is_empty() {
+                    continue;
                 }
                 if let Err(error) = votes.save() {
                     return post(&handle, Post::LogFailed(error.to_string()));

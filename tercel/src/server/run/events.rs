@@ -409,6 +409,7 @@ impl Loop {
     /// Another member is connected.
     fn dialed(&mut self, core: &mut Core, now: Now, to: MemberId, stream: Stream) {
         let Some(group) = &mut self.group else { return };
+        group.save_taken();
         match self.queue.adopt(stream, PEER_KEY) {
             Ok((token, early)) => {
                 journal::connected(to);

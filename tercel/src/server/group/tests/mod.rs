@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 mod busy;
+mod copies;
 mod readers;
 mod sealed;
 mod stops;
@@ -551,7 +552,7 @@ fn directory_whose_views_are_used_up_is_rescued() {
         let spoiled = ViewId::new(u32::MAX, 7);
         let whole = Whole::recover(&held).unwrap();
         whole.go_on(spoiled, false, &found.members).unwrap();
-        let mut votes = held.votes(spoiled).unwrap();
+        let mut votes = held.votes(spoiled, 7).unwrap();
         votes.promise((spoiled, found.electorate));
         votes.save().unwrap();
         found.members

@@ -1,0 +1,63 @@
+//! Directories of members that are put back from older copies.
+
+use std::process::Command;
+
+use tercel_engine::order::quorum::remembered::Remembered;
+
+use super::*;
+
+/// Copies a directory whose server has stopped.
+fn copied(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+/// The starts that a member's file of votes has of another member.
+fn known_start(dir: &Path, of: MemberId) -> Option<u64> {
+    let remembered = Remembered::read(&std::fs::read(dir.join("votes")).ok()?, ViewId::NONE).ok()?;
+    remembered.starts.iter().find(|(id, _)| *id == of).map(|(_, started)| started.number)
+}
+
+#[test]
+fn older_copy_is_refused_at_each_start() {
+    let mut group = Groups::of(3);
+    let client = group.client();
+    (0..5).for_each(|_| add(&client));
+    // A follower is copied, and goes on. Then the others commit with it, and one of them is away.
+    let leader = group.leader();
+    let (copy, away) = ((leader + 1) % 3, (leader + 2) % 3);
+    group.servers[copy].take().unwrap().stop().unwrap();
+    let (dir, older) = (group.members[copy].0.clone(), group._dir.path().join("older"));
+    copied(&dir, &older);
+    group.servers[copy] = Some(group.start(copy));
+    let me = Votes::look(&HeldDir::open(&older).unwrap(), ViewId::NONE).unwrap();
+    let away_dir = group.members[away].0.clone();
+    until(|| (known_start(&away_dir, me.me) == Some(me.start + 1)).then_some(()));
+    group.servers[away].take().unwrap().stop().unwrap();
+    (0..5).for_each(|_| add(&client));
+    drop(client);
+    for i in [leader, copy] {
+        group.servers[i].take().unwrap().stop().unwrap();
+    }
+    let newer = group._dir.path().join("newer");
+    std::fs::rename(&dir, &newer).unwrap();
+    copied(&older, &dir);
+    // The one that was away knows the start that the copy has not had, and has nobody else.
+    group.servers[away] = Some(group.start(away));
+    for _ in 0..4 {
+        group.servers[copy] = Some(group.start(copy));
+        let told = until(|| {
+            let reason = health_of(group.address(copy), WITHIN).ok()?.reason;
+            reason.contains("copy").then_some(reason)
+        });
+        assert!(told.contains("put back the newer directory"), "{told}");
+        assert_ne!(group.health(away), Some(HealthState::Serving), "{told}");
+        group.servers[copy].take().unwrap().stop().unwrap();
+    }
+    // The step that it names.
+    std::fs::remove_dir_all(&dir).unwrap();
+    std::fs::rename(&newer, &dir).unwrap();
+    group.servers[copy] = Some(group.start(copy));
+    assert_eq!(count(&group.client()), 10);
+    group.servers[leader] = Some(group.start(leader));
+    until(|| (group.health(leader)? == HealthState::Following).then_some(()));
+}
