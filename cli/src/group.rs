@@ -46,7 +46,8 @@ fn kept_secret(args: &args::Secret) -> Outcome {
     match is_new {
         true => {
             say!(
-                "{file} is new; copy it into the directories of all other members, and start each of them again"
+                "{file} is new. If another member has such a file, the group has a secret: put a copy of that one here instead. \
+                 Else copy this one into the directories of all other members, and start each of them again"
             )
         }
         false => say!("{file} is the secret of the group; a member that is to join needs a copy:"),

@@ -191,7 +191,8 @@ pub fn anew(dir: &Path) -> String {
     let dir = dir.display();
     format!(
         "the other members have what it had: remove it (`tercel group remove ADDR --server OTHERS`), empty {dir}, and let it join \
-         again (`tercel serve --data {dir} --join OTHERS`); if no quorum is left for good, `tercel group rescue --data {dir}`"
+         again (`tercel serve --data {dir} --listen ADDR --join OTHERS --secret FILE`, with a copy of the file `secret` of another \
+         member, then `tercel group add ADDR`); if no quorum is left for good, `tercel group rescue --data {dir}`"
     )
 }
 

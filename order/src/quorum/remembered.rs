@@ -24,8 +24,10 @@
 //! | 40 | number of the start, u64 | | | zeros | |
 //! | 48 | promised view, number u32, incarnation u32 | | 16380 | checksum of all before, u32 | |
 //! | 6720 | starts of other members, u16 | | | | |
-//! | 6722 | of each: member, number, process, u64 each | 15840 | start that was taken: number, process, u64 each | |
-//! | | | | 15856 | starts since, u16, and of each number, process, u64 each | |
+//! | 6722 | of each: member, number, process, u64 each | | 15840 | own start that was taken: number, u64 | |
+//! | | | | 15848 | its process, u64 | |
+//! | | | | 15856 | own starts since, u16 | |
+//! | | | | 15858 | of each: number, process, u64 each | |
 //!
 //! A copy of version 1 ends with the first checksum, which earlier builds look for. Version 2 remembers no
 //! starts of others, and version 3 no own ones: there are zeros.

@@ -101,6 +101,15 @@ pub enum DiskError {
         /// The damage found.
         what: String,
     },
+    /// A file that is to have the secret of a group has something else. No data is damaged by that.
+    #[error(
+        "{} is no secret of a group: name, or put there, a copy of the file `secret` of another member's directory",
+        .file.display()
+    )]
+    NoSecret {
+        /// The file.
+        file: PathBuf,
+    },
     /// A log is to be cut above a position before which it was truncated already.
     #[error("{} cannot be cut above position {position}: it begins behind position {begins}", .dir.display())]
     CutTooLow {

@@ -71,11 +71,7 @@ impl Secret {
     }
 
     fn parse(text: &str, file: &Path) -> Result<Secret, DiskError> {
-        let damaged = || DiskError::Damaged {
-            file: file.into(),
-            position: None,
-            what: "it is no secret of a group; copy the file `secret` of another member's directory".into(),
-        };
+        let damaged = || DiskError::NoSecret { file: file.into() };
         let digits = text.trim_end().strip_prefix(FORM).ok_or_else(damaged)?;
         if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(damaged());

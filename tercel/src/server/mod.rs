@@ -368,6 +368,7 @@ fn kind(e: &ServerError) -> FaultKind {
             | DiskError::NewerFormat { .. }
             | DiskError::OlderFormat { .. } => FaultKind::NotASpace,
             DiskError::Strange { .. } | DiskError::Damaged { .. } => FaultKind::Damaged,
+            DiskError::NoSecret { .. } => FaultKind::Setting,
             DiskError::Full { .. } => FaultKind::DiskFull,
             DiskError::Io { .. } => FaultKind::System,
             DiskError::CutTooLow { .. }

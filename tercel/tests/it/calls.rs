@@ -580,7 +580,7 @@ mod conditional {
         fn absent(&mut self, of: NoSuchType) -> NoSuchType;
         #[read]
         #[cfg(test)]
-        #[cfg(all())]
+        #[cfg(unix)]
         fn reads(&self) -> u64;
         #[cfg(not(test))]
         #[internal]
