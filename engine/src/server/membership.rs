@@ -17,7 +17,7 @@ use crate::effect::{Conn, Effect};
 use crate::mutant::{Rule, dropped};
 use crate::order;
 use crate::order::quorum::packet::is_sign_of_life;
-use crate::order::quorum::remembered::Started;
+use crate::order::quorum::remembered::{OWN_MAX, Started};
 use crate::order::quorum::{HAND_OVER_US, Other};
 use crate::sessions::health::{Condition, End};
 use crate::time::Now;
@@ -251,6 +251,10 @@ impl Server {
         if join.opening.is_none() {
             return self
                 .turn_away(conn, "its build proves nothing to other members: start one of this version");
+        }
+        let earlier = join.opening.iter().filter_map(|opening| opening.earlier.as_ref());
+        if earlier.flatten().count() > 1 + OWN_MAX {
+            return self.turn_away(conn, "it names more starts than a directory keeps");
         }
         self.sessions(|s, cx| s.open(conn, join, cx));
     }

@@ -679,6 +679,10 @@ fn later_start_of_a_copy_is_refused() {
         assert!(text.contains("has not had start 7"), "{text}");
     }
     assert_eq!(first.starts, []);
+    // A list without end is not kept.
+    let opening = Some(Opening { process: 81, nonce: [1; 32], earlier: Some(vec![(7, 70); 40]) });
+    let said = text(&first.says_join(Conn(91), Join { opening, ..join(8, 81) }));
+    assert!(said.contains("more starts than a directory keeps"), "{said}");
     // The directory itself: this member took its start and the answer was lost, or another one did since.
     assert_eq!(refusal(&mut first, (9, 90), &[(6, 60), (7, 70), (8, 80), (9, 90)]), "");
     assert_eq!(refusal(&mut first, (12, 120), &[(11, 110), (12, 120)]), "");
