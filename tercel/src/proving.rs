@@ -50,7 +50,7 @@ impl Prover {
     /// A member of a group, whose process has begun.
     pub(crate) fn member(secret: Secret, space: SpaceId, found: &Remembered) -> Prover {
         let Remembered { group, me, start, own, .. } = found;
-        let process = own.since.last().map_or(0, |started| started.process);
+        let process = own.recent.last().map_or(0, |started| started.process);
         let opening = Opening { process, nonce: [0; 32], earlier: Some(found.earlier()) };
         Prover::new(secret, (*group, space), (*me, *start), opening)
     }

@@ -26,7 +26,7 @@ use crate::time::Now;
 #[derive(Debug, Clone)]
 struct Start {
     started: Started,
-    /// Starts of its directory that others may know, the last one that a member has taken first.
+    /// Starts of its directory that others may know: the last one that a member has taken, then the last ones.
     earlier: Vec<(u64, u64)>,
 }
 
@@ -45,6 +45,8 @@ pub struct Membership {
     talking: BTreeMap<MemberId, Conn>,
     /// Each member's last start, which is durable here.
     starts: BTreeMap<MemberId, Started>,
+    /// The last one that is being saved.
+    saving: BTreeMap<MemberId, Started>,
     /// The connections of members that are not on the list here, which may be an old one: the host does not
     /// know where they are, and they are answered there.
     unlisted: BTreeMap<MemberId, Conn>,
@@ -61,7 +63,7 @@ pub struct Membership {
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        let (connected, starting, talking, starts, unlisted) = Default::default();
+        let (connected, starting, talking, starts, saving, unlisted) = Default::default();
         Membership {
             group,
             me,
@@ -69,6 +71,7 @@ impl Membership {
             starting,
             talking,
             starts,
+            saving,
             unlisted,
             is_listed: true,
             is_removed: false,
@@ -124,7 +127,8 @@ impl Membership {
     /// Refuses the start of a member whose directory is a copy.
     fn check_start(&self, member: MemberId, start: &Start) -> Result<(), String> {
         let Started { number, process } = start.started;
-        let last = self.starts.get(&member).copied().unwrap_or(Started { number: 0, process });
+        let known = [&self.starts, &self.saving].into_iter().filter_map(|of| of.get(&member));
+        let last = known.max_by_key(|of| of.number).copied().unwrap_or(Started { number: 0, process });
         let helps = format!(
             "put back the newer directory or, if that is lost for good, remove the member with `tercel group remove {member}` \
              and let an empty directory join"
@@ -149,12 +153,15 @@ impl Membership {
                 last.number
             ));
         }
-        let is_known = self.starts.contains_key(&member) && number > last.number;
-        let is_after = start.earlier.contains(&(last.number, last.process))
-            || start.earlier.first().is_some_and(|(taken, _)| *taken > last.number);
-        if is_known && !is_after && !dropped(Rule::LaterStartsPass) {
+        let (taken, recent) = start.earlier.split_first().unwrap_or((&(0, 0), &[]));
+        // Whoever took a later one may have known as little as a copy does, so that counts only where the
+        // directory does not reach back to the start that is known here.
+        let is_beyond = taken.0 > last.number && recent.iter().all(|(of, _)| *of > last.number);
+        let is_after = is_beyond || start.earlier.contains(&(last.number, last.process));
+        if number > last.number && last.number > 0 && !is_after && !dropped(Rule::LaterStartsPass) {
             return Err(format!(
-                "start {number} of member {member} is of a directory that has not had start {}, which is known here: it is a copy                  from before that, and may lack what it has acknowledged; {helps}",
+                "start {number} of member {member} is of a directory that has not had start {}, which is known here: it is a \
+                 copy from before that, and may lack what it has acknowledged; {helps}",
                 last.number
             ));
         }
@@ -275,6 +282,7 @@ impl Server {
             Ok(()) if group.starts.get(&member) == Some(&started) => self.count(conn, member, started),
             Ok(()) => {
                 group.starting.insert(conn, (member, start));
+                group.saving.insert(member, started);
                 self.cx.out.push(Effect::SaveStart(member, started));
             }
         }
@@ -286,6 +294,7 @@ impl Server {
         if group.starts.get(&member).is_none_or(|last| last.number < started.number) {
             group.starts.insert(member, started);
         }
+        group.saving.retain(|id, of| *id != member || of.number > started.number);
         let of_member: Vec<(Conn, (MemberId, Start))> = group
             .starting
             .extract_if(.., |_, (id, of)| *id == member && of.started.number <= started.number)

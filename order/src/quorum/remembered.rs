@@ -11,8 +11,8 @@
 //!
 //! The start of another member is remembered before a connection of that start counts. So an older copy of
 //! that member's directory is refused, although everyone else has been started again since. And each start of
-//! the directory is remembered in it until another member has taken a later one: a copy that was refused and
-//! is started again has a higher number, and does not name the start that the others know.
+//! the directory is remembered in it for long: a copy that was refused and is started again has a higher
+//! number, and does not name the start that the others know.
 //!
 //! | at | copy | | at | | |
 //! |---|---|---|---|---|---|
@@ -26,7 +26,7 @@
 //! | 6720 | starts of other members, u16 | | | | |
 //! | 6722 | of each: member, number, process, u64 each | | 15840 | own start that was taken: number, u64 | |
 //! | | | | 15848 | its process, u64 | |
-//! | | | | 15856 | own starts since, u16 | |
+//! | | | | 15856 | the last own starts, u16 | |
 //! | | | | 15858 | of each: number, process, u64 each | |
 //!
 //! A copy of version 1 ends with the first checksum, which earlier builds look for. Version 2 remembers no
@@ -67,8 +67,8 @@ pub struct Remembered {
 pub struct OwnStarts {
     /// The last one that another member has taken, and has told so.
     pub taken: Started,
-    /// Those since, the last of which is the process at hand: another member may have taken one and not told.
-    pub since: Vec<Started>,
+    /// The last ones, of which the last is the process at hand: another member may have taken each of them.
+    pub recent: Vec<Started>,
 }
 
 /// A start of a member's process.
@@ -106,28 +106,25 @@ impl Remembered {
         Remembered { sequence: 0, group, me, start: 0, promised, members, electorate, starts, own }
     }
 
-    /// A process begins, which has drawn this number. Beyond [`OWN_MAX`] starts of which none was taken, the
-    /// oldest is forgotten.
+    /// A process begins, which has drawn this number. Of more than [`OWN_MAX`] starts the oldest is forgotten.
     pub fn begin(&mut self, process: u64) {
         self.start += 1;
-        if self.own.since.len() >= OWN_MAX {
-            self.own.since.remove(0);
+        if self.own.recent.len() >= OWN_MAX {
+            self.own.recent.remove(0);
         }
-        self.own.since.push(Started { number: self.start, process });
+        self.own.recent.push(Started { number: self.start, process });
     }
 
     /// Another member has taken the start of this process. Says whether that is news.
     pub fn taken(&mut self) -> bool {
-        let last = self.own.since.pop();
-        self.own.since.clear();
-        last.into_iter().for_each(|last| self.own.taken = last);
-        last.is_some()
+        let last = self.own.recent.last().copied().unwrap_or_default();
+        std::mem::replace(&mut self.own.taken, last) != last
     }
 
-    /// The own starts that others may know, the one that was taken first.
+    /// The own starts that others may know: the one that was taken, then the last ones.
     pub fn earlier(&self) -> Vec<(u64, u64)> {
-        let OwnStarts { taken, since } = &self.own;
-        [taken].into_iter().chain(since).map(|of| (of.number, of.process)).collect()
+        let OwnStarts { taken, recent } = &self.own;
+        [taken].into_iter().chain(recent).map(|of| (of.number, of.process)).collect()
     }
 
     /// Remembers the start of another member, unless one of that number or a higher one is remembered. Beyond
@@ -183,8 +180,8 @@ impl Remembered {
             [*number, *process].into_iter().for_each(|n| copy.put_u64(n));
         };
         put(&self.own.taken, &mut copy);
-        copy.put_u16(self.own.since.len() as u16);
-        self.own.since.iter().for_each(|of| put(of, &mut copy));
+        copy.put_u16(self.own.recent.len() as u16);
+        self.own.recent.iter().for_each(|of| put(of, &mut copy));
         copy.resize(CRC_AT, 0);
         copy.put_u32(crc32fast::hash(&copy));
         let at = self.sequence % 2 * SLOT_BYTES as u64;
@@ -251,7 +248,7 @@ fn read_copy(copy: &[u8]) -> Result<Remembered, Option<u16>> {
             // The others know no later start than this one, and take it.
             true => OwnStarts {
                 taken: Started { number: start.saturating_add(1), process: 0 },
-                since: Vec::new(),
+                recent: Vec::new(),
             },
             false => own(&copy[OWN_AT..crc_at])?,
         };
@@ -276,7 +273,7 @@ fn own(bytes: &[u8]) -> Result<OwnStarts, DecodeError> {
     if count > OWN_MAX {
         return Err(DecodeError::TooMany("own starts"));
     }
-    Ok(OwnStarts { taken, since: (0..count).map(|_| started(r)).collect::<Result<_, _>>()? })
+    Ok(OwnStarts { taken, recent: (0..count).map(|_| started(r)).collect::<Result<_, _>>()? })
 }
 
 /// Reads the starts of others.
@@ -294,7 +291,7 @@ fn starts(bytes: &[u8]) -> Result<Vec<(MemberId, Started)>, DecodeError> {
 /// Members whose starts are remembered: three times as many as a group has.
 pub const STARTS_MAX: usize = 48;
 
-/// Own starts that are remembered while no other member takes one.
+/// Own starts that are remembered.
 pub const OWN_MAX: usize = 32;
 
 /// Bytes of a slot, both copies.
@@ -328,14 +325,14 @@ mod tests {
         let started = |id| (MemberId(id), Started { number: u64::MAX, process: u64::MAX - id });
         let own = OwnStarts {
             taken: Started { number: 1, process: 10 },
-            since: (0..OWN_MAX as u64).map(|number| Started { number, process: u64::MAX }).collect(),
+            recent: (0..OWN_MAX as u64).map(|number| Started { number, process: u64::MAX }).collect(),
         };
         Remembered { sequence, start: 3, starts: (0..STARTS_MAX as u64).map(started).collect(), own, ..new }
     }
 
     /// The own starts of a file that has none, whose process was the third.
     fn of_before() -> OwnStarts {
-        OwnStarts { taken: Started { number: 4, process: 0 }, since: Vec::new() }
+        OwnStarts { taken: Started { number: 4, process: 0 }, recent: Vec::new() }
     }
 
     fn file(of: &[Remembered]) -> Vec<u8> {
@@ -432,6 +429,21 @@ mod tests {
     }
 
     #[test]
+    fn file_of_version_3_names_no_own_starts() {
+        let newer = Remembered { own: of_before(), ..remembered(5, 7) };
+        let mut old = file(std::slice::from_ref(&newer));
+        for copy in old.chunks_exact_mut(COPY_BYTES).filter(|copy| copy[8] == VERSION as u8) {
+            copy[8] = 3;
+            copy[OWN_AT..CRC_AT].fill(0);
+            for crc_at in [COPY_BYTES_V1 - 4, CRC_AT] {
+                let crc = crc32fast::hash(&copy[..crc_at]);
+                copy[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
+            }
+        }
+        assert_eq!(Remembered::read(&old, ViewId::NONE), Ok(newer));
+    }
+
+    #[test]
     fn highest_values_of_every_field_come_back() {
         let highest = Remembered {
             sequence: u64::MAX - 1,
@@ -446,11 +458,14 @@ mod tests {
     }
 
     #[test]
-    fn own_starts_are_kept_until_one_is_taken() {
+    fn last_own_starts_are_kept() {
         let mut one = Remembered::new(7, (MemberId(1), ViewId::NONE), remembered(4, 6).members);
         (1..=3).for_each(|start| one.begin(10 * start));
         assert_eq!(one.earlier(), [(0, 0), (1, 10), (2, 20), (3, 30)]);
-        assert_eq!((one.taken(), one.taken(), one.earlier()), (true, false, vec![(3, 30)]));
+        assert_eq!(
+            (one.taken(), one.taken(), one.earlier()),
+            (true, false, vec![(3, 30), (1, 10), (2, 20), (3, 30)])
+        );
         (4..=50).for_each(|start| one.begin(10 * start));
         assert_eq!(
             (one.earlier().len(), one.earlier()[0], one.earlier()[1]),

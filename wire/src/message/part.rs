@@ -87,7 +87,7 @@ parts! {
         /// Drawn at random for the connection.
         nonce: [u8; 32],
         /// Starts of the directory that others may know, each with the number that its process drew: the last
-        /// one that another member has taken, then those since.
+        /// one that another member has taken, then the last ones.
         earlier: Option<Vec<(u64, u64)>> as Tail,
     };
     /// The end of a transaction over several spaces, for a space that has prepared a part of it.
