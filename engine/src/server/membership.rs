@@ -26,7 +26,7 @@ use crate::time::Now;
 #[derive(Debug, Clone)]
 struct Start {
     started: Started,
-    /// Starts of its directory that others may know: the last one that a member has taken, then the last ones.
+    /// Starts of its directory that others may know: the one that a member has taken, then the last ones.
     earlier: Vec<(u64, u64)>,
 }
 

@@ -106,7 +106,7 @@ impl Remembered {
         Remembered { sequence: 0, group, me, start: 0, promised, members, electorate, starts, own }
     }
 
-    /// A process begins, which has drawn this number. Of more than [`OWN_MAX`] starts the oldest is forgotten.
+    /// A process begins, which has drawn this number. Of more than [`OWN_MAX`] starts the first is forgotten.
     pub fn begin(&mut self, process: u64) {
         self.start += 1;
         if self.own.recent.len() >= OWN_MAX {
