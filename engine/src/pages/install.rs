@@ -128,6 +128,17 @@ impl Installer {
         was == LogRoom::Full && room != LogRoom::Full
     }
 
+    /// The entry from which a replay begins that needs this one: not between the first piece of a large commit
+    /// and its end.
+    fn with_first_pieces(&self, needed: Stamp) -> Stamp {
+        // A large commit may end while the pieces of a collection arrive. The entries here are in the order
+        // of their ends.
+        let begin = |needed: Stamp, (first, end): &(Stamp, Stamp)| {
+            if needed <= *end { needed.min(*first) } else { needed }
+        };
+        self.pieces.iter().rev().fold(needed, begin)
+    }
+
     fn needed_below(&mut self, stamp: Stamp) {
         self.replay_from = stamp;
         while self.pieces.front().is_some_and(|(_, end)| *end < stamp) {
@@ -250,15 +261,18 @@ impl Pages {
     fn log_needed(&self, replica: &Replica, installing: &[PageId]) -> Option<Stamp> {
         let arriving = replica.pieces_from().filter(|_| !dropped(Rule::PiecesNotKept));
         let needed = self.mob.oldest(installing, self.visible).into_iter().chain(arriving).min()?;
-        if dropped(Rule::PiecesNotKept) {
-            return Some(needed);
+        match dropped(Rule::PiecesNotKept) {
+            true => Some(needed),
+            false => Some(self.installer.with_first_pieces(needed)),
         }
-        // A large commit may end while the pieces of a collection arrive. The entries here are in the order
-        // of their ends.
-        let begin = |needed: Stamp, (first, end): &(Stamp, Stamp)| {
-            if needed <= *end { needed.min(*first) } else { needed }
-        };
-        Some(self.installer.pieces.iter().rev().fold(needed, begin))
+    }
+
+    /// The entry from which the log is read so that a replay has all that commits behind the visible stamp,
+    /// from its first piece on.
+    pub(crate) fn unseen_from(&self, replica: &Replica) -> Stamp {
+        let next = self.visible.next();
+        let arriving = replica.pieces_from().map_or(next, |first| first.min(next));
+        self.installer.with_first_pieces(arriving)
     }
 
     /// The first entry whose writes the pages may lack that are stored, or on their way to the store.

@@ -409,7 +409,7 @@ impl Server {
     /// Everything up to the position, and the stamp of its entry, is stable.
     fn stable(&mut self, position: LogPosition, stamp: Stamp) {
         self.suffix.release(position);
-        self.sessions.log_is_stable(position);
+        self.sessions.log_is_stable(position, stamp);
         let Some(leader) = &mut self.cx.leader else { return };
         let shown = leader.stable(stamp);
         self.show(shown);

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use tercel_wire::frame::Kind;
-use tercel_wire::id::{LogPosition, ViewId};
+use tercel_wire::id::{LogPosition, Stamp, ViewId};
 use tercel_wire::message::{BackupPart, FollowLog, FromServer, LogFollowed, Refusal};
 
 use super::{Cx, Sessions};
@@ -24,6 +24,8 @@ use crate::time::Now;
 pub(super) struct LogReaders {
     all: BTreeMap<Conn, LogReader>,
     stable: LogPosition,
+    /// The stamp of the entry there.
+    stable_stamp: Stamp,
 }
 
 /// A connection that reads the log.
@@ -48,12 +50,20 @@ enum Reading {
 impl LogReaders {
     /// The readers of the sessions that come after these.
     pub(super) fn next(&self) -> LogReaders {
-        LogReaders { all: BTreeMap::new(), stable: self.stable }
+        LogReaders { all: BTreeMap::new(), ..*self }
     }
 
     /// The position from which on the log is kept for readers.
     pub(super) fn needed(&self) -> LogPosition {
         self.all.values().map(|reader| reader.next).min().unwrap_or(LogPosition(u64::MAX))
+    }
+
+    /// The position before the first entry that a replay behind the visible state needs. A large commit or a
+    /// collection has pieces in the log, and no state has them: one that is under way, or ordered and not
+    /// visible, is read from its first piece on. Positions and stamps rise together.
+    fn before_unseen(&self, cx: &Cx) -> LogPosition {
+        let first = cx.work.pages.unseen_from(&cx.work.replica);
+        LogPosition(self.stable.0.saturating_sub((self.stable_stamp.0 + 1).saturating_sub(first.0)))
     }
 
     /// Says whether a reader waits for an answer: it is not silent.
@@ -63,15 +73,18 @@ impl LogReaders {
 }
 
 impl Sessions {
-    /// Everything up to a position is stable.
-    pub(crate) fn log_is_stable(&mut self, upto: LogPosition) {
-        self.backups.readers.stable = self.backups.readers.stable.max(upto);
+    /// Everything up to a position is stable, the entry there of this stamp.
+    pub(crate) fn log_is_stable(&mut self, upto: LogPosition, stamp: Stamp) {
+        let readers = &mut self.backups.readers;
+        if upto > readers.stable {
+            (readers.stable, readers.stable_stamp) = (upto, stamp);
+        }
     }
 
     pub(super) fn follow_log(&mut self, asked: Asked, follow: FollowLog, cx: &mut Cx) {
         let stable = self.backups.readers.stable;
         let after = match follow.after {
-            0 => LogPosition(stable.0 - unfinished(cx)),
+            0 => self.backups.readers.before_unseen(cx),
             after => LogPosition(after),
         };
         if stable == LogPosition::ZERO {
@@ -115,7 +128,7 @@ impl Sessions {
         if self.backups.readers.all.is_empty() {
             return;
         }
-        let LogReaders { all, stable } = &mut self.backups.readers;
+        let LogReaders { all, stable, .. } = &mut self.backups.readers;
         let count = all.len();
         all.retain(|conn, _| self.all.contains_key(conn));
         for (conn, reader) in &mut *all {
@@ -181,14 +194,6 @@ impl Sessions {
         };
         cx.out.push(Effect::KeepFrom(of_order.min(self.backups.readers.needed())));
     }
-}
-
-/// The number of stable entries from the first piece of a large commit or a collection that is under way: a
-/// state has none of its pieces, so a replay behind it begins there. All are of one view, whose stamps rise
-/// by one.
-fn unfinished(cx: &Cx) -> u64 {
-    let visible = cx.work.pages.visible();
-    cx.work.replica.pieces_from().map_or(0, |first| (visible.0 + 1).saturating_sub(first.0))
 }
 
 /// The first entries that fit a message, at least one.

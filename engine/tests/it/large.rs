@@ -83,6 +83,41 @@ fn others_are_served_and_commit_between_the_slices_of_a_large_transaction_and_se
     assert_eq!(h.seen(B, mine, 200_000), Some(3));
 }
 
+/// The position behind which a reader of the log begins now.
+fn reads_behind(h: &mut Hand) -> u64 {
+    let said = h.send(B, Kind::FollowLog, |body| FollowLog { after: 0 }.encode(body));
+    let answer = said.iter().find(|(_, kind, ..)| *kind == Kind::LogFollowed);
+    LogFollowed::decode(&answer.unwrap_or_else(|| panic!("{said:?}")).3).unwrap().position
+}
+
+#[test]
+fn log_is_read_from_a_large_commits_first_piece() {
+    let (mut h, class, places, mine) = filled();
+    let (two, three) = (object(class, 2), object(class, 3));
+    h.commit(A, op(5, 0, 2), &all(h.server.visible(), &places, false, &two));
+    let mut before = 0;
+    while h.kind() != kind::COMMIT_STAGED {
+        h.sync();
+        if before == 0 && !h.is_staging() {
+            assert_eq!(reads_behind(&mut h), h.log.len() as u64);
+        }
+        let logged = h.log.len() as u64;
+        h.turn();
+        if before == 0 && h.kind() == kind::STAGE {
+            before = logged;
+        }
+        // On its way, and ordered: with the first piece durable or not.
+        if before > 0 {
+            assert_eq!(reads_behind(&mut h), before);
+        }
+    }
+    // Another one behind it, and then the end of it durable.
+    h.commit(B, op(6, 0, 3), &all(h.server.visible(), &[mine], false, &three));
+    assert_eq!(reads_behind(&mut h), before);
+    h.sync();
+    assert_eq!(reads_behind(&mut h), h.log.len() as u64);
+}
+
 #[test]
 fn a_commit_that_writes_what_a_large_one_holds_waits_for_it_and_others_do_not() {
     let (mut h, class, places, mine) = filled();
