@@ -123,7 +123,7 @@ impl Asker {
     }
 }
 
-/// The bare handler: gives its answer to whoever asks, until its standard input ends.
+/// Serves as the bare handler, which gives one answer to all, until its standard input ends.
 ///
 /// # Errors
 /// A sentence: what failed.

@@ -511,7 +511,7 @@ impl Method {
     }
 }
 
-/// Numbers methods in their order, without those whose conditions do not hold where they are compiled.
+/// Gives each method its number: its place among those whose conditions hold where they are compiled.
 fn number(methods: &mut [Method]) {
     let (mut sure, mut doubtful) = (0, Vec::new());
     for m in methods {

@@ -185,7 +185,7 @@ fn setters(input: &Input, rows: Option<&Table>, view: &Ident, edit: &Ident) -> T
             }
         }
     });
-    // Of a view they exist to be refused, in words that say what to call.
+    // Setters of a view exist to be refused, in words that say what to call.
     let refused = input.members.iter().map(|m| {
         let (setter, field_vis) = (format_ident!("set_{}", m.ident), &m.vis);
         quote! {

@@ -195,6 +195,11 @@ pub enum Input<'a> {
     Challenged(Conn, Option<(Challenge, Proof)>),
     /// The answer to [`Effect::SaveStart`]: it is durable.
     StartSaved(MemberId, Started),
+    /// A connection to another member was made, and both ends have proven themselves: the start of the other
+    /// one, and starts of its directory that others may know, as in [`tercel_wire::message::Opening`].
+    Answered(MemberId, Started, Vec<(u64, u64)>),
+    /// Another member says this on the connection that was made to it.
+    Heard(MemberId, &'a [u8]),
     /// The answer to [`Effect::Vouch`]: set if it is so.
     Vouched(Conn, bool),
     /// Another member of the group says this, on a connection on which it has proven itself to the host.

@@ -83,20 +83,22 @@ impl Prover {
     pub(crate) fn challenge(&self, join: &Join) -> Result<(Challenge, Proof), DiskError> {
         let Join { group, member, start, .. } = self.join;
         let nonce = random_bytes(Path::new("a connection"))?;
-        let mut challenge = Challenge { group, member, start, nonce, proof: [0; 32] };
+        let drawn = |opening: &Opening| Some((opening.process, opening.earlier.clone()?));
+        let drawn = self.join.opening.as_ref().and_then(drawn);
+        let mut challenge = Challenge { group, member, start, nonce, proof: [0; 32], drawn };
         challenge.proof = self.secret.prove(End::Answering, join, &challenge);
         let expected = self.secret.prove(End::Opening, join, &challenge);
         Ok((challenge, expected))
     }
 
     /// Opens a connection: proves itself, and sees that the other end is this member, or any. Nothing that
-    /// comes behind the answer is read.
+    /// comes behind the answer is read. Gives what the other end has said of itself.
     pub(crate) fn open(
         &self,
         stream: &mut Stream,
         to: Option<MemberId>,
         within: Duration,
-    ) -> Result<(), Unopened> {
+    ) -> Result<Challenge, Unopened> {
         let end = Instant::now() + within;
         let nonce =
             random_bytes(Path::new("a connection")).map_err(|_| io::Error::other("no random numbers"))?;
@@ -116,7 +118,7 @@ impl Prover {
         }
         let prove = Prove { proof: self.secret.prove(End::Opening, &join, &challenge) };
         say(stream, Kind::Prove, |body| prove.encode(body))?;
-        answer(stream, Kind::Proven, end).map(drop)
+        answer(stream, Kind::Proven, end).map(|_| challenge)
     }
 }
 
@@ -208,7 +210,7 @@ pub(crate) mod tests {
         let (mut here, mut there) = pair();
         std::thread::scope(|scope| {
             let answered = scope.spawn(move || accept(to, &mut there));
-            let opened = from.open(&mut here, expects.map(MemberId), WITHIN);
+            let opened = from.open(&mut here, expects.map(MemberId), WITHIN).map(drop);
             drop(here);
             (opened, answered.join().unwrap())
         })

@@ -118,7 +118,7 @@ impl IndexDeclaration {
     }
 }
 
-/// As a table keeps it, behind `building ` while it is being built.
+/// The words that a table keeps of the index, behind `building ` while it is being built.
 impl fmt::Display for IndexDeclaration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.is_unique { "unique " } else { "" }, self.fields)

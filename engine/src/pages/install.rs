@@ -128,8 +128,8 @@ impl Installer {
         was == LogRoom::Full && room != LogRoom::Full
     }
 
-    /// The entry from which a replay begins that needs this one: not between the first piece of a large commit
-    /// and its end.
+    /// The entry from which a replay begins that needs this one: not between the first piece of a large
+    /// commit and its end.
     fn with_first_pieces(&self, needed: Stamp) -> Stamp {
         // A large commit may end while the pieces of a collection arrive. The entries here are in the order
         // of their ends.

@@ -47,6 +47,8 @@ pub struct Membership {
     starts: BTreeMap<MemberId, Started>,
     /// The last one that is being saved.
     saving: BTreeMap<MemberId, Started>,
+    /// The starts of those that answered the connections which were made to them.
+    answered: BTreeMap<MemberId, Started>,
     /// The connections of members that are not on the list here, which may be an old one: the host does not
     /// know where they are, and they are answered there.
     unlisted: BTreeMap<MemberId, Conn>,
@@ -63,7 +65,7 @@ pub struct Membership {
 impl Membership {
     /// Nobody is connected.
     pub fn new(group: u64, me: MemberId) -> Membership {
-        let (connected, starting, talking, starts, saving, unlisted) = Default::default();
+        let (connected, starting, talking, starts, saving, answered, unlisted) = Default::default();
         Membership {
             group,
             me,
@@ -72,6 +74,7 @@ impl Membership {
             talking,
             starts,
             saving,
+            answered,
             unlisted,
             is_listed: true,
             is_removed: false,
@@ -105,6 +108,12 @@ impl Membership {
         let over = last.filter(|last| self.connected.get(last) == Some(&of));
         over.iter().for_each(|over| _ = self.connected.remove(over));
         Some((of.0, over))
+    }
+
+    /// Says whether a member counts that speaks on the connection which was made to it: its start is the last
+    /// one that is durable here.
+    pub(super) fn hears(&self, member: MemberId) -> bool {
+        self.answered.get(&member).is_some_and(|started| self.starts.get(&member) == Some(started))
     }
 
     /// A sign of life came over a connection: gives the member.
@@ -154,7 +163,7 @@ impl Membership {
             ));
         }
         let (taken, recent) = start.earlier.split_first().unwrap_or((&(0, 0), &[]));
-        // Whoever took a later one may have known as little as a copy does, so that counts only where the
+        // A member that took a later start may know as little as a copy does. Its word counts only where the
         // directory does not reach back to the start that is known here.
         let is_beyond = taken.0 > last.number && recent.iter().all(|(of, _)| *of > last.number);
         let is_after = is_beyond || start.earlier.contains(&(last.number, last.process));
@@ -284,6 +293,23 @@ impl Server {
                 group.starting.insert(conn, (member, start));
                 group.saving.insert(member, started);
                 self.cx.out.push(Effect::SaveStart(member, started));
+            }
+        }
+    }
+
+    /// A member has answered a connection that was made to it, and proven itself.
+    pub(super) fn answered(&mut self, member: MemberId, started: Started, earlier: Vec<(u64, u64)>) {
+        let Some(group) = &mut self.membership else { return };
+        group.answered.remove(&member);
+        match group.check_start(member, &Start { started, earlier }) {
+            // What it says does not count. What this member says there does no harm.
+            Err(why) => self.cx.refused = Some((self.cx.work.now, why)),
+            Ok(()) => {
+                group.answered.insert(member, started);
+                if group.starts.get(&member) != Some(&started) {
+                    group.saving.insert(member, started);
+                    self.cx.out.push(Effect::SaveStart(member, started));
+                }
             }
         }
     }

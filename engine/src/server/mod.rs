@@ -120,6 +120,12 @@ impl Server {
             }
             Input::Challenged(conn, said) => self.sessions(|s, cx| s.challenged(conn, said, cx)),
             Input::StartSaved(member, started) => self.start_saved(member, started),
+            Input::Answered(member, started, earlier) => self.answered(member, started, earlier),
+            Input::Heard(member, bytes) => {
+                if self.membership.as_ref().is_some_and(|group| group.hears(member)) {
+                    self.sequence(order::Input::Packet(member, bytes));
+                }
+            }
             Input::Vouched(conn, is_so) => self.sessions(|s, cx| s.vouched(conn, is_so, cx)),
             Input::Packet(from, bytes) => self.sequence(order::Input::Packet(from, bytes)),
             Input::RefusedBy(member, text) => {

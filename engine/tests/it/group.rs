@@ -190,7 +190,8 @@ impl First {
                     Effect::Save(number, ..) => Input::Saved(number),
                     Effect::Challenge(conn, _) => {
                         let (nonce, proof) = ([2; 32], [3; 32]);
-                        let challenge = Challenge { group: 7, member: MemberId(1), start: 1, nonce, proof };
+                        let (group, member, start, drawn) = (7, MemberId(1), 1, None);
+                        let challenge = Challenge { group, member, start, nonce, proof, drawn };
                         Input::Challenged(conn, Some((challenge, PROOF)))
                     }
                     Effect::SaveStart(member, started) => {
@@ -687,6 +688,23 @@ fn later_start_of_a_copy_is_refused() {
     assert_eq!(refusal(&mut first, (9, 90), &[(6, 60), (6, 60), (7, 70), (8, 80), (9, 90)]), "");
     assert_eq!(refusal(&mut first, (12, 120), &[(11, 110), (10, 100), (11, 110), (12, 120)]), "");
     assert_eq!(first.starts.len(), 2);
+}
+
+#[test]
+fn answer_of_a_copy_does_not_count() {
+    let mut first = First::leading();
+    let higher = Packet::Higher { view: ViewId::new(1_000, 1) }.encode();
+    let started = |process| Started { number: 2, process };
+    // Nobody was judged yet, and then a copy of before start 1 that has been started twice.
+    first.input(Input::Heard(LEADER, &higher));
+    first.input(Input::Answered(LEADER, started(21), vec![(0, 0), (1, 11), (2, 21)]));
+    first.input(Input::Heard(LEADER, &higher));
+    assert_eq!((first.server.is_leading(), first.starts.len()), (true, 1));
+    // The directory itself: its start is durable first.
+    first.input(Input::Answered(LEADER, started(20), vec![(1, 1), (1, 1), (2, 20)]));
+    assert_eq!(first.starts[1..], [(LEADER, started(20))]);
+    first.input(Input::Heard(LEADER, &higher));
+    assert!(!first.server.is_leading());
 }
 
 #[test]

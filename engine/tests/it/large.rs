@@ -91,7 +91,7 @@ fn reads_behind(h: &mut Hand) -> u64 {
 }
 
 #[test]
-fn log_is_read_from_a_large_commits_first_piece() {
+fn log_is_read_from_a_commits_first_piece() {
     let (mut h, class, places, mine) = filled();
     let (two, three) = (object(class, 2), object(class, 3));
     h.commit(A, op(5, 0, 2), &all(h.server.visible(), &places, false, &two));

@@ -184,7 +184,7 @@ impl World {
     /// A node's host answers a connection that says whose it is.
     pub(super) fn challenge(&mut self, n: usize, conn: Conn, join: &Join) {
         let (member, nonce) = (self.nodes[n].id, [n as u8; 32]);
-        let challenge = Challenge { group: join.group, member, start: 1, nonce, proof: [0; 32] };
+        let challenge = Challenge { group: join.group, member, start: 1, nonce, proof: [0; 32], drawn: None };
         self.node_takes(n, Input::Challenged(conn, Some((challenge, proof_of(conn)))));
     }
 }

@@ -123,7 +123,7 @@ mod tests {
         let opening = Some(Opening { process: 5, nonce: [6; 32], earlier: None });
         let join = Join { group: 1, space: SpaceId(2), member: MemberId(3), start: 4, version: 8, opening };
         let (nonce, proof) = ([7; 32], [0; 32]);
-        (join, Challenge { group: 1, member: MemberId(8), start: 9, nonce, proof })
+        (join, Challenge { group: 1, member: MemberId(8), start: 9, nonce, proof, drawn: None })
     }
 
     #[test]

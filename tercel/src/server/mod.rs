@@ -45,6 +45,7 @@ use tercel_engine::server::{
 use tercel_engine::txn::{Options, Tx};
 use tercel_events::{Handle, Token};
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId, Written};
+use tercel_wire::message::Challenge;
 use tercel_wire::vector::VECTOR_MAX;
 use thiserror::Error;
 
@@ -466,7 +467,7 @@ pub(crate) enum Post {
     Cut(tercel_wire::log::Last),
     LogFailed(String),
     /// A connection to another member was made, and both ends have proven themselves.
-    Dialed(MemberId, Stream),
+    Dialed(Stream, Challenge),
     /// Another member refuses this one, or what answers at its address is not that member.
     RefusedBy(MemberId, String),
     /// The connection to the leader that the machine has given this name, if it could be made.

@@ -493,6 +493,9 @@ FromServer {
         nonce: [u8; 32],
         /// The proof over both ends of the connection.
         proof: [u8; 32],
+        /// The number that a member's process drew, and starts of its directory that others may know, as in
+        /// [`Opening`].
+        drawn: Option<(u64, Vec<(u64, u64)>)> as Tail,
     };
     /// The connection counts for the member that has proven itself, or for an operator.
     93 Proven ();

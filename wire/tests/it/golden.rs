@@ -584,7 +584,13 @@ fn messages_have_the_bytes_of_version_4() {
         promised,
         "challenge",
         FromServer::Challenge,
-        Challenge { group, member, start: 4, nonce, proof }
+        Challenge { group, member, start: 4, nonce, proof, drawn: None }
+    );
+    message!(
+        promised,
+        "challenge_of_a_member",
+        FromServer::Challenge,
+        Challenge { group, member, start: 4, nonce, proof, drawn: Some((0x9192, vec![(3, 0xa1a2)])) }
     );
     message!(promised, "prove", FromClient::Prove, Prove { proof });
     message!(promised, "proven", FromServer::Proven, Nothing);

@@ -20,6 +20,7 @@ use tercel_engine::server::Conn;
 use tercel_events::Handle;
 use tercel_wire::frame::{self, Header, Kind};
 use tercel_wire::id::{MemberId, ViewId};
+use tercel_wire::message::Challenge;
 
 use super::life::{self, Life, Owed};
 use crate::address::Address;
@@ -125,8 +126,8 @@ fn dial(other: &Other, asked: &Receiver<()>, handle: &Handle<Post>) {
     loop {
         let begun = Instant::now();
         match patience.open(other) {
-            Ok(stream) => {
-                post(handle, Post::Dialed(other.id, stream));
+            Ok((stream, challenge)) => {
+                post(handle, Post::Dialed(stream, challenge));
                 if asked.recv().is_err() {
                     return;
                 }
@@ -149,7 +150,7 @@ fn be_present(other: &Other, life: &Life, until: OwnedFd, give_back: &Sender<Own
     let (mut pause, mut patience) = (Pause::default(), Patience::default());
     loop {
         let begun = Instant::now();
-        if let Ok(mut stream) = patience.open(other)
+        if let Ok((mut stream, _)) = patience.open(other)
             && speak(life, &until, &mut stream) == Woken::Over
         {
             return;
@@ -249,7 +250,7 @@ impl Default for Patience {
 
 impl Patience {
     /// Connects to a member, and proves that each end is who it says.
-    fn open(&mut self, other: &Other) -> Result<Stream, Unopened> {
+    fn open(&mut self, other: &Other) -> Result<(Stream, Challenge), Unopened> {
         let begun = Instant::now();
         let is_long = self.failed % LONG_EVERY == LONG_EVERY - 1;
         let wait = if is_long { CONNECT_MAX } else { self.usual };
@@ -260,8 +261,8 @@ impl Patience {
         }
         let mut stream = connected?;
         end_if_unanswered(stream.as_fd());
-        other.prover.open(&mut stream, Some(other.id), PROVEN_MAX)?;
-        Ok(stream.unblocked()?)
+        let challenge = other.prover.open(&mut stream, Some(other.id), PROVEN_MAX)?;
+        Ok((stream.unblocked()?, challenge))
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use rustix::net::getpeername;
 use tercel_engine::order::Found;
+use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::rpc::streams::Said;
 use tercel_engine::schedule::{Decision, Origin, Received};
 use tercel_engine::server::{Conn, Input, Recovery, Who};
@@ -11,7 +12,7 @@ use tercel_engine::time::Now;
 use tercel_events::shm::Channel;
 use tercel_events::{Event, Kind, Token};
 use tercel_wire::access::Principal;
-use tercel_wire::id::MemberId;
+use tercel_wire::message::Challenge;
 
 use super::{DATAGRAMS_KEY, DOOR_KEY, LISTENER_KEY, Loop, MEMORY_BIT, PEER_KEY, Peer, UPSTREAM_KEY};
 use crate::address::is_this_host;
@@ -104,7 +105,7 @@ impl Loop {
     fn heard(&mut self, core: &mut Core, now: Now, stream: Token, bytes: &[u8]) {
         let heard = self.group.as_mut().and_then(|group| group.heard(stream, bytes));
         if let Some((member, refused, packets)) = heard {
-            packets.iter().for_each(|packet| core.take(now, Input::Packet(member, packet)));
+            packets.iter().for_each(|packet| core.take(now, Input::Heard(member, packet)));
             if let Some(text) = refused {
                 self.journal.refused(member, &text);
                 core.take(now, Input::RefusedBy(member, text));
@@ -267,7 +268,7 @@ impl Loop {
                     core.take(now, Input::Written(end.cuts, end.position));
                 }
             }
-            Post::Dialed(to, stream) => self.dialed(core, now, to, stream),
+            Post::Dialed(stream, challenge) => self.dialed(core, now, stream, challenge),
             Post::RefusedBy(member, text) => {
                 self.journal.refused(member, &text);
                 core.take(now, Input::RefusedBy(member, text));
@@ -407,9 +408,12 @@ impl Loop {
     }
 
     /// Another member is connected.
-    fn dialed(&mut self, core: &mut Core, now: Now, to: MemberId, stream: Stream) {
+    fn dialed(&mut self, core: &mut Core, now: Now, stream: Stream, challenge: Challenge) {
         let Some(group) = &mut self.group else { return };
+        let Challenge { member: to, start: number, drawn, .. } = challenge;
+        let (process, earlier) = drawn.unwrap_or_default();
         group.save_taken();
+        core.take(now, Input::Answered(to, Started { number, process }, earlier));
         match self.queue.adopt(stream, PEER_KEY) {
             Ok((token, early)) => {
                 journal::connected(to);

@@ -61,3 +61,53 @@ fn older_copy_is_refused_at_each_start() {
     group.servers[leader] = Some(group.start(leader));
     until(|| (group.health(leader)? == HealthState::Following).then_some(()));
 }
+
+#[test]
+fn copy_of_before_a_member_joined_elects_nobody() {
+    let mut group = Groups::begun();
+    let second = group.join();
+    group.vote(second);
+    // The first member is copied before the third one joins: the copy does not know it, and answers it.
+    group.servers[0].take().unwrap().stop().unwrap();
+    let (dir, older) = (group.members[0].0.clone(), group._dir.path().join("older"));
+    copied(&dir, &older);
+    group.servers[0] = Some(group.start(0));
+    let third = group.join();
+    group.vote(third);
+    let me = Votes::look(&HeldDir::open(&older).unwrap(), ViewId::NONE).unwrap();
+    let third_dir = group.members[third].0.clone();
+    until(|| (known_start(&third_dir, me.me) == Some(me.start + 1)).then_some(()));
+    // What the third one lacks is acknowledged by the others.
+    group.servers[third].take().unwrap().stop().unwrap();
+    let client = group.client();
+    (0..5).for_each(|_| add(&client));
+    drop(client);
+    for i in [0, second] {
+        group.servers[i].take().unwrap().stop().unwrap();
+    }
+    let newer = group._dir.path().join("newer");
+    std::fs::rename(&dir, &newer).unwrap();
+    copied(&older, &dir);
+    group.servers[third] = Some(group.start(third));
+    for _ in 0..2 {
+        group.servers[0] = Some(group.start(0));
+        // It is refused where it connects, and where it answers.
+        let told = |i: usize| {
+            let health = health_of(group.address(i), WITHIN).ok()?;
+            assert_ne!(health.state, HealthState::Serving, "{}", health.reason);
+            health.reason.contains("copy").then_some(())
+        };
+        until(|| told(third));
+        // Some elections long.
+        let end = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < end {
+            told(third);
+            told(0);
+        }
+        group.servers[0].take().unwrap().stop().unwrap();
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+    std::fs::rename(&newer, &dir).unwrap();
+    group.servers[0] = Some(group.start(0));
+    assert_eq!(count(&group.client()), 5);
+}
