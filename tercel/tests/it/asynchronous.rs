@@ -2,13 +2,14 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
+use futures_executor::{ThreadPool, block_on};
 use tercel::rpc::{Input, Output};
 use tercel::{Called, Client, Error, Failure, Freshness, Isolation, Object, Options, Ref, Server, service};
 
@@ -19,23 +20,6 @@ struct Link {
     number: u64,
     next: Ref<Link>,
     padding: tercel::Bytes,
-}
-
-/// A runtime that is none: it polls on this thread, and parks.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let (mut future, waker) = (pin!(future), Waker::from(Arc::new(Unpark(thread::current()))));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(end) => return end,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 async fn next_of<S: Stream>(mut stream: Pin<&mut S>) -> Option<S::Item> {
@@ -69,33 +53,103 @@ fn chain(client: &Client, length: u64) -> Ref<Link> {
     })
 }
 
+/// The sum of the numbers of the chain that begins with `first`; `runs` counts how often the body ran.
+async fn walk(client: &Client, first: Ref<Link>, runs: &AtomicU64) -> Result<u64, Error> {
+    client
+        .run_async(|tx| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            let (mut at, mut sum) = (first, 0);
+            while !at.is_null() {
+                let link = tx.get(at)?;
+                sum += link.number();
+                at = link.next().reference();
+            }
+            Ok(sum)
+        })
+        .await
+}
+
 fn assert_send<F: Send>(future: F) -> F {
     future
 }
 
-#[test]
-fn tasks_that_write_one_object_all_commit() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = serve(dir.path());
-    for (runtime, at) in runtimes().into_iter().zip(["several", "one"]) {
-        let client = Client::connect(&server.addresses()[0]).unwrap();
-        let of = counter(&client, at);
-        runtime.block_on(async {
-            let tasks: Vec<_> = (0..8)
-                .map(|_| {
-                    let client = client.clone();
-                    tokio::spawn(assert_send(async move {
-                        for _ in 0..50 {
-                            increment(&client, of).await.unwrap();
-                        }
-                    }))
-                })
-                .collect();
-            for task in tasks {
-                task.await.unwrap();
+/// Whoever runs tasks: all of `tasks` at once, until each has ended.
+type Executor = fn(tasks: Vec<Task>);
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn by_tokio(runtime: &tokio::runtime::Runtime, tasks: Vec<Task>) {
+    runtime.block_on(async {
+        for task in tasks.into_iter().map(tokio::spawn).collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+}
+
+const EXECUTORS: [(&str, Executor); 5] = [
+    ("tokio, two threads", |tasks| by_tokio(&runtimes()[0], tasks)),
+    ("tokio, this thread", |tasks| by_tokio(&runtimes()[1], tasks)),
+    ("smol, its thread", |tasks| {
+        smol::block_on(async {
+            for task in tasks.into_iter().map(smol::spawn).collect::<Vec<_>>() {
+                task.await;
             }
         });
-        assert_eq!(count(&client, of), 400);
+    }),
+    ("smol, this thread", |tasks| {
+        let executor = smol::LocalExecutor::new();
+        let tasks: Vec<_> = tasks.into_iter().map(|task| executor.spawn(task)).collect();
+        smol::block_on(executor.run(async {
+            for task in tasks {
+                task.await;
+            }
+        }));
+    }),
+    ("futures, two threads", |tasks| {
+        let pool = ThreadPool::builder().pool_size(2).create().unwrap();
+        let (ended, ends) = mpsc::channel();
+        let count = tasks.len();
+        for task in tasks {
+            let ended = ended.clone();
+            pool.spawn_ok(async move {
+                task.await;
+                ended.send(()).unwrap();
+            });
+        }
+        drop(ended);
+        assert_eq!(ends.iter().count(), count, "a task that panics sends nothing");
+    }),
+];
+
+/// Eight tasks go through pages that nobody has yet, add to one object, and wait for its changes.
+#[test]
+fn every_executor_runs_tasks_to_their_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let writer = Client::connect(&server.addresses()[0]).unwrap();
+    let first = chain(&writer, 50);
+    for (name, execute) in EXECUTORS {
+        let client = Client::connect(&server.addresses()[0]).unwrap();
+        let of = counter(&client, name);
+        let reader: Task = Box::pin({
+            let client = client.clone();
+            async move {
+                let mut watch = client.watch().object(of).start().unwrap();
+                while client.run_async(|tx| Ok(tx.get(of)?.count())).await.unwrap() < 400 {
+                    watch.next_async().await.unwrap();
+                }
+            }
+        });
+        let writers = (0..8).map(|_| -> Task {
+            let client = client.clone();
+            Box::pin(async move {
+                assert_eq!(walk(&client, first, &AtomicU64::new(0)).await, Ok(49 * 50 / 2));
+                for _ in 0..50 {
+                    increment(&client, of).await.unwrap();
+                }
+            })
+        });
+        execute(writers.chain([reader]).collect());
+        assert_eq!(count(&client, of), 400, "{name}");
     }
 }
 
@@ -125,22 +179,10 @@ fn cold_chain_is_read_by_misses() {
     let first = chain(&writer, 50);
     let client = Client::connect(&server.addresses()[0]).unwrap();
     let runs = AtomicU64::new(0);
-    let walk = || {
-        client.run_async(|tx| {
-            runs.fetch_add(1, Ordering::Relaxed);
-            let (mut at, mut sum) = (first, 0);
-            while !at.is_null() {
-                let link = tx.get(at)?;
-                sum += link.number();
-                at = link.next().reference();
-            }
-            Ok(sum)
-        })
-    };
-    assert_eq!(block_on(walk()), Ok(49 * 50 / 2));
+    assert_eq!(block_on(walk(&client, first, &runs)), Ok(49 * 50 / 2));
     let cold = runs.swap(0, Ordering::Relaxed);
     assert!((2..400).contains(&cold), "the body ran {cold} times");
-    assert_eq!(block_on(walk()), Ok(49 * 50 / 2));
+    assert_eq!(block_on(walk(&client, first, &runs)), Ok(49 * 50 / 2));
     assert_eq!(runs.load(Ordering::Relaxed), 1, "what is cached is read at once");
 }
 
