@@ -21,7 +21,8 @@ pub fn advise(ty: &Type, of: &str, found: &mut impl FnMut(Error)) {
             match &last.arguments {
                 PathArguments::AngleBracketed(args) => match named(&GENERIC, &name) {
                     Some(remedy) => refuse(&format!("`{name}`"), remedy),
-                    None => args.args.iter().for_each(|arg| {
+                    // Keys are encoded, and may be what fields are not.
+                    None => args.args.iter().skip(usize::from(KEYED.contains(&&*name))).for_each(|arg| {
                         if let GenericArgument::Type(inner) = arg {
                             advise(inner, of, found);
                         }
@@ -37,6 +38,9 @@ pub fn advise(ty: &Type, of: &str, found: &mut impl FnMut(Error)) {
         _ => {}
     }
 }
+
+/// Collections whose first argument is the type of their keys.
+const KEYED: [&str; 2] = ["Map", "Set"];
 
 /// The place of a type in a class.
 pub const FIELD: &str = "a field of an object";

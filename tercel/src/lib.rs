@@ -169,6 +169,7 @@
 //! | [`collections`] | ordered maps and lists, as ordinary objects |
 //! | [`object`] | views of objects, their fields and lists; what derived code is made of |
 //! | [`rpc`] | calls of methods and services |
+//! | [`dynamic`] | objects, maps and tables of programs whose classes this one does not have |
 //! | [`tools`] | for tools that look at files, pages and frames; no promise of stability |
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -184,6 +185,7 @@ pub mod check;
 mod client;
 mod datagrams;
 mod disk;
+pub mod dynamic;
 mod files;
 mod health;
 mod identity;

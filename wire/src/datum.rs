@@ -121,13 +121,17 @@ pub fn decode(layout: &Layout, payload: &Payload<'_>) -> Result<Datum, DecodeErr
     Reader { part: &part }.record(layout, payload.record(), 0)
 }
 
-/// Reads the checked body of an object as a map. `part` gives the bytes of a large part, as many as it is
+/// Reads the fields of the checked body of an object. `part` gives the bytes of a large part, as many as it is
 /// told; none if there is no such part. The elements of lists of references have four.
 ///
 /// # Errors
 /// If a part is missing, or not of its type.
-pub fn read<'a>(layout: &Layout, body: &[u8], part: Parts<'_, 'a>) -> Result<Datum, DecodeError> {
-    Reader { part }.record(layout, body, 0)
+pub fn read<'a>(
+    layout: &Layout,
+    body: &[u8],
+    part: Parts<'_, 'a>,
+) -> Result<Vec<(String, Datum)>, DecodeError> {
+    Reader { part }.fields(layout, body, 0)
 }
 
 /// The source of the large parts of a record: the word that names one, and its bytes.
@@ -450,10 +454,13 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn record(&self, layout: &Layout, body: &[u8], at: usize) -> Result<Datum, DecodeError> {
+    fn fields(&self, layout: &Layout, body: &[u8], at: usize) -> Result<Vec<(String, Datum)>, DecodeError> {
         let fields = layout.fields().iter();
-        let all = fields.map(|p| Ok((p.name.clone(), self.value(&p.shape, body, at + p.at)?)));
-        Ok(Datum::Map(all.collect::<Result<_, DecodeError>>()?))
+        fields.map(|p| Ok((p.name.clone(), self.value(&p.shape, body, at + p.at)?))).collect()
+    }
+
+    fn record(&self, layout: &Layout, body: &[u8], at: usize) -> Result<Datum, DecodeError> {
+        self.fields(layout, body, at).map(Datum::Map)
     }
 
     /// The value at `at` of the record, or of a part beside it. The bytes of a part were not checked.

@@ -204,7 +204,7 @@ fn declared(layout: &Layout, body: &[u8], objects: &mut Objects<'_>) -> Result<O
 
 /// The declaration without the build, and the object of that.
 fn words(layout: &Layout, body: &[u8]) -> Option<(Declared, Option<Oref>)> {
-    let Datum::Map(fields) = datum::read(layout, body, &|_, _| None).ok()? else { return None };
+    let fields = datum::read(layout, body, &|_, _| None).ok()?;
     let field = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value);
     let text = |value: &Datum| match value {
         Datum::Text(text) => Some(text.clone()),

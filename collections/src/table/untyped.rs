@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use tercel_engine::Error;
-use tercel_engine::txn::{Tx, create_stored, stored};
+use tercel_engine::txn::{Tx, create_stored, stored, stored_fields};
 use tercel_wire::datum::{self, Datum};
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::{Layout, padded};
@@ -342,21 +342,12 @@ impl UntypedTable {
         if layout.name() != self.class {
             return Err(damaged(&format!("is a {} of number {}", layout.name(), class_of(&object).0)));
         }
-        let failed = std::cell::RefCell::new(None);
-        let part = |word, bytes| match tercel_engine::txn::stored_part(tx, word, bytes) {
-            Ok(part) => Some(part.into()),
-            Err(e) => {
-                failed.replace(Some(e));
-                None
-            }
-        };
         let body = &object[HEADER_BYTES..];
         let current = match *layout == *self.layout {
             true => body.to_vec(),
             false => self.current(&layout, body)?,
         };
-        let read = datum::read(&self.layout, &current, &part);
-        read.map_err(|e| failed.take().unwrap_or_else(|| damaged(&e.to_string())))
+        stored_fields(tx, &self.layout, &current).map(Datum::Map)
     }
 }
 
@@ -469,10 +460,7 @@ impl Entries {
         let mut body = bytes.to_vec();
         body.resize(padded(bytes.len()), 0);
         let read = layout.check(&body).ok().and_then(|()| datum::read(&layout, &body, &|_, _| None).ok());
-        match read {
-            Some(Datum::Map(fields)) => fields.into_iter().next().map_or_else(hex, |(_, value)| value),
-            _ => hex(),
-        }
+        read.and_then(|fields| fields.into_iter().next()).map_or_else(hex, |(_, value)| value)
     }
 
     /// Says whether the first part of the keys has parts of its own.

@@ -59,7 +59,7 @@ pub(crate) use polled::{Ending, OUTAGE_US};
 pub use polled::{Polled, Progress};
 pub(crate) use read::Boxed;
 pub use read::stored;
-pub use tree::stored_part;
+pub use tree::stored_fields;
 pub use watch::{Change, Found, FoundIn, Query, Source, Watch};
 
 /// A thread's way to a home: holds its lock, carries out what the home wants done, waits.

@@ -4,9 +4,13 @@
 //! the last leaf are full. The objects are ordinary ones: they are cached, evicted, checked and committed
 //! like any other.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
+
 use tercel_heap::{Typed, View};
 use tercel_wire::class::{self, LEAF_BYTES, NODE_CHILDREN};
 use tercel_wire::cursor::le32;
+use tercel_wire::datum::{self, Datum};
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::{Layout, Var};
 use tercel_wire::record::{Any, Class, EncodeError, Encoder, HEADER_BYTES, List, NoSpill, Ref, Spill, Value};
@@ -234,12 +238,23 @@ impl<'c> Tx<'c> {
     }
 }
 
-/// The bytes of a large part of an object in stored form, of which there are so many: for a tool, beside
-/// [`stored`](super::stored). Of a list of references each has four.
+/// The fields of an object in stored form, header left out, by a layout that its bytes were checked against,
+/// with its large parts: for a tool, beside [`stored`](super::stored).
 ///
 /// # Errors
-/// As [`Tx::get`]; `Corrupt` if there are not as many.
-pub fn stored_part(tx: &Tx<'_>, root: Oref, bytes: usize) -> Result<Vec<u8>, Error> {
+/// As [`Tx::get`], of the transaction that reads the parts; `Corrupt` if one is not of its type.
+pub fn stored_fields(tx: &Tx<'_>, layout: &Layout, body: &[u8]) -> Result<Vec<(String, Datum)>, Error> {
+    let failed = RefCell::new(None);
+    let part = |word, bytes| {
+        let part = stored_part(tx, word, bytes).map_err(|e| failed.replace(Some(e)));
+        part.ok().map(Cow::Owned)
+    };
+    let read = datum::read(layout, body, &part);
+    read.map_err(|e| failed.take().unwrap_or_else(|| Error::Corrupt(format!("a {}: {e}", layout.name()))))
+}
+
+/// All bytes of a large part, of which there are so many. Of a list of references each has four.
+fn stored_part(tx: &Tx<'_>, root: Oref, bytes: usize) -> Result<Vec<u8>, Error> {
     if let TreeNode::Bytes(_) = tx.first_leaf(root)? {
         return tx.read_tree(root, bytes);
     }

@@ -15,6 +15,7 @@ mod backup;
 mod calls;
 mod collections;
 mod crowd;
+mod dynamic;
 mod embedded;
 mod examples;
 mod flips;
