@@ -77,7 +77,7 @@ fn leave_part(decides: &OwnProcess, holds: &Address) -> Result<(), String> {
         // Settlements that were on their way have come by then: a part that is left waits for the server.
         std::thread::sleep(Duration::from_millis(50));
         let status = status_of(holds, Duration::from_secs(5)).map_err(failed)?;
-        if !status.contains("\"prepared\":0") {
+        if status.leading.is_some_and(|leading| leading.across.prepared > 0) {
             return Ok(());
         }
         decides.signal(Signal::CONT);

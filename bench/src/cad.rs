@@ -10,7 +10,6 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::Value;
 use tercel::{Client, ClientConfig, Error, Policy, Ref};
 use tercel_cad::draft::{Draft, read};
 use tercel_cad::import::{Choice, Imported, import};
@@ -50,7 +49,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let importer = client(16 << 20, Policy::Hac(Default::default()))?;
     let imported = import(&importer, &source, &Choice::default(), &Term::new()).map_err(said)?;
     let status = importer.server_status().map_err(|e| e.to_string())?;
-    let pages = serde_json::from_str::<Value>(&status).ok().and_then(|s| s["pages"].as_u64()).unwrap_or(0);
+    let pages = status.pages.pages;
     drop(importer);
     let data_bytes = pages as usize * tercel::tools::wire::page::PAGE_BYTES;
     let mut rows = vec![import_row(&source, &imported, &scratch.join("raw"), pages)?];

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tercel::collections::Map;
+use tercel::status::Collection;
 use tercel::{Bytes, Client, ClientConfig, Collecting, List, Object, Ref, ServerConfig};
 
 use super::blocks::{median, percentile};
@@ -216,18 +216,17 @@ struct Collected {
 /// Collects what no root reaches, and waits until its large values are gone, too.
 fn collect(space: &Client) -> Result<Collected, String> {
     let begin = Instant::now();
-    let ticket = number(&parse(space.begin_collection(false))?["collection_ticket"]);
+    let ticket = space.begin_collection(false).map_err(failed)?.pages.collection_ticket;
     let mut phase = begin;
     let mut grace = Duration::ZERO;
     loop {
-        let status = parse(space.server_status())?;
-        let collection = &status["collection"];
-        let last = &collection["last"];
-        if number(&collection["done"]) >= ticket && number(&status["trees_released"]) == 0 {
-            let (reached, mark_bytes) = (number(&last["reached"]), number(&last["mark_bytes"]));
+        let (collection, trees_released) = collection_of(space)?;
+        if collection.done >= ticket && trees_released == 0 {
+            let last = collection.last.unwrap_or_default();
+            let (reached, mark_bytes) = (last.reached, last.mark_bytes);
             return Ok(Collected { reached, mark_bytes, seconds: (begin.elapsed() - grace).as_secs_f64() });
         }
-        if collection["phase"] == "grace" {
+        if collection.phase == "grace" {
             grace += phase.elapsed();
         }
         phase = Instant::now();
@@ -235,12 +234,11 @@ fn collect(space: &Client) -> Result<Collected, String> {
     }
 }
 
-fn parse(status: Result<String, tercel::Error>) -> Result<Value, String> {
-    serde_json::from_str(&status.map_err(failed)?).map_err(failed)
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
+/// The state of collections, and the number of large values that are yet to be freed.
+fn collection_of(space: &Client) -> Result<(Collection, u64), String> {
+    let status = space.server_status().map_err(failed)?;
+    let leading = status.leading.ok_or("the space's server does not lead")?;
+    Ok((leading.collection, status.pages.trees_released))
 }
 
 /// The 99th percentiles of commits, in seconds, and how many of each kind there were.
@@ -310,8 +308,7 @@ fn stand_beside(space: &Client, kind: Neighbour, is_over: &AtomicBool) -> Result
             Neighbour::Nothing => return Ok(0),
             Neighbour::Bystander => (0..1_000).for_each(|i| _ = std::hint::black_box(i)),
             Neighbour::Collections => {
-                let status = parse(space.server_status())?;
-                if status["collection"]["phase"] == "none" {
+                if collection_of(space)?.0.phase == "none" {
                     space.begin_collection(false).map_err(failed)?;
                     began += 1;
                 }

@@ -9,7 +9,6 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::Value;
 use tercel::{Client, ClientConfig, Policy};
 
 use super::Options;
@@ -43,7 +42,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let graph = list::read(&source, &Choice::default(), &term).map_err(fail)?;
     let imported = import::write(&importer, &graph, &source, begun, &term).map_err(fail)?;
     let status = importer.server_status().map_err(|e| e.to_string())?;
-    let pages = serde_json::from_str::<Value>(&status).ok().and_then(|s| s["pages"].as_u64()).unwrap_or(0);
+    let pages = status.pages.pages;
     drop(importer);
     let data_bytes = pages as usize * tercel::tools::wire::page::PAGE_BYTES;
     let raw = raw_import(&source, &scratch.join("raw"), data_bytes, imported.objects, &term)?;

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use serde_json::Value;
 use tercel::{SpaceId, tools};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::say;
@@ -20,11 +19,9 @@ pub fn run(args: &args::Forget) -> Outcome {
     })?;
     let client = space::open(&args.space)?;
     let status = client.server_status()?;
-    let status: Value =
-        serde_json::from_str(&status).map_err(|e| Failure::new(format!("the server's status: {e}")))?;
     // Each is a space and a stamp.
-    let is_it = |on: &Value| on.as_str().and_then(|on| on.split(':').next()) == Some(&format!("{other:x}"));
-    if !status["rests_on"].as_array().is_some_and(|on| on.iter().any(is_it)) {
+    let is_it = |on: &String| on.split(':').next() == Some(&format!("{other:x}"));
+    if !status.rests_on.iter().any(is_it) {
         let failure = Failure::new(format!("the space does not rest on {other:x}"));
         return Err(failure.next(LISTED));
     }

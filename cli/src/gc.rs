@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use tercel::{Client, ServerError};
+use serde_json::json;
+use tercel::status::Collected;
+use tercel::{Client, ServerError, ServerStatus};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{ProgressBar, Term, count, say, tell, thousands};
 
@@ -18,26 +19,26 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn run(args: &args::Gc, term: &Term) -> Outcome {
     let client = space::open_to_collect(&args.space)?;
     let begun = Instant::now();
-    let status = parse(&client.begin_collection(args.dry_run)?)?;
-    let ticket = number(&status["collection_ticket"])
-        .ok_or_else(|| Failure::new("the server has no collector: it is of an earlier version"))?;
+    let ticket = client.begin_collection(args.dry_run)?.pages.collection_ticket;
     let bar = term.bar(0, tercel_term::THINGS, "waiting for the collection before");
-    let status =
-        wait(&client, &bar, |s| number(&s["collection"]["done"]).is_some_and(|done| done >= ticket))?;
-    let report = status["collection"]["last"].clone();
-    if let Some(why) = report["failed"].as_str() {
+    let is_done =
+        |s: &ServerStatus| s.leading.as_ref().is_some_and(|leading| leading.collection.done >= ticket);
+    let status = wait(&client, &bar, is_done)?;
+    let report = status.leading.as_ref().and_then(|leading| leading.collection.last.clone());
+    let report = report.unwrap_or_default();
+    if let Some(why) = &report.failed {
         bar.finish_and_clear();
         return Err(Failure::new(format!("nothing was collected: {why}")));
     }
     let exports = client.run(|tx| tx.exports())?.len() as u64;
     let left = match args.dry_run {
         true => status,
-        false => wait(&client, &bar, |s| number(&s["trees_released"]) == Some(0))?,
+        false => wait(&client, &bar, |s| s.pages.trees_released == 0)?,
     };
     bar.finish_and_clear();
     let seconds = begun.elapsed().as_secs_f64();
     if args.json {
-        let mut shown = report;
+        let mut shown = json!(report);
         shown["seconds"] = json!(seconds);
         shown["exports"] = json!(exports);
         say!("{shown}");
@@ -46,11 +47,8 @@ pub fn run(args: &args::Gc, term: &Term) -> Outcome {
         if exports > 0 {
             say!("{} kept by an export, with all that they lead to", count(exports, "object", "objects"));
         }
-        if !args.dry_run && number(&left["pages_returned"]).is_some_and(|pages| pages > 0) {
-            say!(
-                "{} of 8 KB now wait to be used again",
-                count(number(&left["pages_returned"]).unwrap_or(0), "page", "pages")
-            );
+        if !args.dry_run && left.pages.pages_returned > 0 {
+            say!("{} of 8 KB now wait to be used again", count(left.pages.pages_returned, "page", "pages"));
         }
     }
     space::close(client)?;
@@ -65,9 +63,8 @@ pub fn run(args: &args::Gc, term: &Term) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(report: &Value, args: &args::Gc, term: &Term, seconds: f64) {
-    let of = |name: &str| number(&report[name]).unwrap_or(0);
-    let objects = count(of("objects"), "object", "objects");
+fn tell(report: &Collected, args: &args::Gc, term: &Term, seconds: f64) {
+    let objects = count(report.objects, "object", "objects");
     let (word, would) = match args.dry_run {
         true => ("dry run", "would go"),
         false => ("collected", "went"),
@@ -75,35 +72,30 @@ fn tell(report: &Value, args: &args::Gc, term: &Term, seconds: f64) {
     tell!(
         "{}: {objects} that no root reaches {would}, {} without their large values; {} stay ({seconds:.1} s)",
         term.green(word),
-        size(of("bytes")),
-        thousands(of("reached")),
+        size(report.bytes),
+        thousands(report.reached),
     );
-    // A server of before does not count them.
-    if !report["live_bytes"].is_null() {
-        say!(
-            "in {} of 8 KB: {} live, {} garbage with its large values, {} free",
-            count(of("pages_counted"), "page", "pages"),
-            size(of("live_bytes")),
-            size(of("garbage_bytes")),
-            size(of("free_bytes")),
-        );
-    }
-    for class in report["classes"].as_array().into_iter().flatten() {
-        let examples: Vec<&str> =
-            class["examples"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        say!(
-            "  {:>12} {}, such as {}",
-            thousands(number(&class["objects"]).unwrap_or(0)),
-            class["class"].as_str().unwrap_or("of no class"),
-            examples.join(" ")
-        );
+    say!(
+        "in {} of 8 KB: {} live, {} garbage with its large values, {} free",
+        count(report.room.pages_counted, "page", "pages"),
+        size(report.room.live_bytes),
+        size(report.room.garbage_bytes),
+        size(report.room.free_bytes),
+    );
+    for of in &report.classes {
+        let class = if of.class.is_empty() { "of no class" } else { &of.class };
+        say!("  {:>12} {class}, such as {}", thousands(of.objects), of.examples.join(" "));
     }
 }
 
 /// Asks the server until `is_done`; meanwhile the bar says how far it is.
-fn wait(client: &Client, bar: &ProgressBar, is_done: impl Fn(&Value) -> bool) -> Result<Value, Failure> {
+fn wait(
+    client: &Client,
+    bar: &ProgressBar,
+    is_done: impl Fn(&ServerStatus) -> bool,
+) -> Result<ServerStatus, Failure> {
     loop {
-        let status = parse(&client.server_status()?)?;
+        let status = client.server_status()?;
         if is_done(&status) {
             return Ok(status);
         }
@@ -112,25 +104,17 @@ fn wait(client: &Client, bar: &ProgressBar, is_done: impl Fn(&Value) -> bool) ->
     }
 }
 
-fn show(status: &Value, bar: &ProgressBar) {
-    let collection = &status["collection"];
-    let of = |name: &str| number(&collection[name]).unwrap_or(0);
-    let (what, done, total) = match collection["phase"].as_str() {
-        Some("mark") => ("objects reached", of("reached"), 0),
-        Some("sweep") => ("looking through pages", of("page"), number(&status["pages"]).unwrap_or(0)),
-        Some("grace") => ("waiting for the time of grace", of("out_of_reach"), 0),
-        Some("stage" | "free") => ("freeing", of("page"), number(&status["pages"]).unwrap_or(0)),
-        _ => ("freeing large values", number(&status["trees_released"]).unwrap_or(0), 0),
+fn show(status: &ServerStatus, bar: &ProgressBar) {
+    let Some(leading) = &status.leading else { return };
+    let (collection, pages) = (&leading.collection, status.pages.pages);
+    let (what, done, total) = match collection.phase.as_str() {
+        "mark" => ("objects reached", collection.reached, 0),
+        "sweep" => ("looking through pages", collection.page, pages),
+        "grace" => ("waiting for the time of grace", collection.out_of_reach, 0),
+        "stage" | "free" => ("freeing", collection.page, pages),
+        _ => ("freeing large values", status.pages.trees_released, 0),
     };
     bar.set_message(what);
     bar.set_length(total.max(done));
     bar.set_position(done);
-}
-
-fn parse(status: &str) -> Result<Value, Failure> {
-    serde_json::from_str(status).map_err(|e| Failure::new(format!("the server's status: {e}")))
-}
-
-fn number(value: &Value) -> Option<u64> {
-    value.as_u64()
 }

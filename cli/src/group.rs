@@ -3,14 +3,16 @@
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tercel::group::{
     Change, Ends, Inspected, Listed, change, form, init, inspect, log_ends, members, rescue, secret,
     status_of,
 };
-use tercel::{Address, Addresses, Error};
+use tercel::status::{Group, Member};
+use tercel::{Address, Addresses, Error, ServerStatus};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{say, tell};
 
@@ -111,63 +113,73 @@ fn status(args: &args::GroupStatus) -> Outcome {
             known.push(address);
         }
     }
-    let (mut best, mut answering) = (None::<Value>, Vec::new());
-    for address in known {
-        let Ok(text) = status_of(servers.at(address), PATIENCE) else { continue };
-        let mut status: Value = serde_json::from_str(&text).unwrap_or_default();
-        let group = status["group"].take();
-        if group.is_null() {
-            continue;
-        }
-        answering.push(group["member"].clone());
-        let rank = |group: &Value| (group["leads"] == true, group["view"].as_u64());
-        let leads = group["leads"] == true;
-        if best.as_ref().is_none_or(|best| rank(&group) > rank(best)) {
-            best = Some(group);
-        }
-        if leads {
-            break;
-        }
-    }
-    let mut group = best.ok_or_else(|| Failure::new(format!("no member of a group answers at {servers}")))?;
-    let code = if group["leader"].is_null() { ExitCode::from(NOT_NOW) } else { ExitCode::SUCCESS };
-    if group["leads"] != true {
-        group["answering"] = answering.into();
-    }
+    // All are asked at once: one that is silent takes its whole time.
+    let told = thread::scope(|scope| {
+        let asked = known.into_iter().map(|address| {
+            let servers = servers.at(address);
+            scope.spawn(move || status_of(servers, PATIENCE).ok().and_then(Told::of))
+        });
+        let asked: Vec<_> = asked.collect();
+        asked.into_iter().filter_map(|told| told.join().ok().flatten()).collect::<Vec<_>>()
+    });
+    let best = told.iter().max_by_key(|told| (told.group.leads, told.group.view));
+    let best = best.ok_or_else(|| Failure::new(format!("no member of a group answers at {servers}")))?;
+    let group = &best.group;
+    let code = if group.leader.is_none() { ExitCode::from(NOT_NOW) } else { ExitCode::SUCCESS };
     if args.json {
-        say!("{group}");
+        let mut shown = json!(group);
+        shown["answering"] = told.iter().map(|told| told.group.member.clone()).collect();
+        say!("{shown}");
         return Ok(code);
     }
-    headline(&group).iter().for_each(|line| say!("{line}"));
-    group["members"].as_array().into_iter().flatten().for_each(|of| row(of, &group["answering"]));
+    headline(group, Some(&told)).iter().for_each(|line| say!("{line}"));
+    group.members.iter().for_each(|of| row(of, &told));
     Ok(code)
 }
 
-/// Shows a member, as the leader knows it, or as one that answers if others were asked for want of a leader.
-fn row(member: &Value, answering: &Value) {
-    let number = |name: &str| member[name].as_u64().map_or("-".into(), tercel_term::thousands);
-    let silent_ms = member["silent_ms"].as_u64().filter(|ms| *ms >= SILENT_MS);
-    let is_absent = answering.as_array().is_some_and(|all| !all.contains(&member["member"]));
-    let is = |name: &str| member[name] == true;
-    let state = match (is("gone"), silent_ms) {
-        (true, _) => "; down".into(),
+/// A member's own words.
+struct Told {
+    group: Group,
+    is_disk_full: bool,
+}
+
+impl Told {
+    fn of(status: ServerStatus) -> Option<Told> {
+        Some(Told { group: status.group?, is_disk_full: status.storage.disk_full })
+    }
+}
+
+/// Shows a member, as the leader knows it, or as one that answers if none leads, and what it says itself.
+fn row(member: &Member, told: &[Told]) {
+    let number = |n: Option<u64>| n.map_or("-".into(), tercel_term::thousands);
+    let silent_ms = member.silent_ms.filter(|ms| *ms >= SILENT_MS);
+    let own = told.iter().find(|told| told.group.member == member.member);
+    let is_absent = own.is_none();
+    let mut state = match (member.gone, silent_ms) {
+        (true, _) if is_absent => "; down".into(),
         (_, Some(ms)) => format!("; silent for {} s", ms / 1_000),
         _ if is_absent => "; does not answer".into(),
         _ => String::new(),
     };
-    let role = match is("lost") {
+    if own.is_some_and(|told| told.is_disk_full) {
+        state.push_str("; its disk is full");
+    }
+    if let Some(words) = own.and_then(|told| told.group.refused.as_ref()) {
+        state.push_str(&format!("; {words}"));
+    }
+    let role = match member.lost {
         true => "takes a copy of the space: the log does not reach back",
-        false if is("leads") && !is_absent => "leads",
-        false if is("votes") => "votes",
+        false if member.leads && !is_absent => "leads",
+        false if member.votes => "votes",
         false => "learns",
     };
     say!(
         "  {}  {:<22} end {:>12}  lag {:>8}  round trip {:>8} us  {role}{state}",
-        text(&member["member"]),
-        text(&member["address"]),
-        number("end"),
-        number("lag"),
-        number("round_trip_us"),
+        member.member,
+        member.address,
+        number(member.end),
+        number(member.lag),
+        number(member.round_trip_us),
     );
 }
 
@@ -175,43 +187,48 @@ fn row(member: &Value, answering: &Value) {
 const SILENT_MS: u64 = 1_000;
 
 /// Why no member leads, as far as one knows and others answered.
-fn unled(group: &Value) -> String {
+fn unled(group: &Group, told: Option<&[Told]>) -> String {
     let mut words = "no member leads".to_string();
-    if let Some(led) = group["led"].as_str() {
-        let seconds = group["unled_ms"].as_u64().unwrap_or(0) / 1_000;
-        words.push_str(&format!(": {led} led view {}, silent for {seconds} s", group["view"]));
+    if let Some(led) = &group.led {
+        let seconds = group.unled_ms.unwrap_or(0) / 1_000;
+        words.push_str(&format!(": {led} led view {}, silent for {seconds} s", group.view));
     }
-    let Some(answering) = group["answering"].as_array() else {
+    let Some(told) = told else {
         return words + ", as far as this one knows";
     };
-    let members = group["members"].as_array().into_iter().flatten();
-    let voters: Vec<_> = members.filter(|member| member["votes"] == true).map(|of| &of["member"]).collect();
-    let (there, all) = (voters.iter().filter(|id| answering.contains(id)).count(), voters.len());
+    let voters: Vec<_> = group.members.iter().filter(|of| of.votes).map(|of| &of.member).collect();
+    let answers = |id: &&&String| told.iter().any(|told| told.group.member == ***id);
+    let (there, all) = (voters.iter().filter(answers).count(), voters.len());
     let quorum = if there > all / 2 { "a quorum answers" } else { "no quorum" };
     format!("{words}; {quorum} ({there} of {all})")
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("none")
+/// The group as a server knows it.
+pub fn headline_of(group: &Group) -> Vec<String> {
+    headline(group, None)
 }
 
-/// The group as the server knows it whose status this is part of.
-pub fn headline(group: &Value) -> Vec<String> {
-    let (name, leader, view) = (text(&group["group"]), text(&group["leader"]), &group["view"]);
-    let mut lines = vec![match (group["leads"] == true, group["leader"].is_null()) {
-        (true, _) => format!("group {name}: {leader} leads view {view}, because {}", text(&group["why"])),
-        (_, false) => format!("group {name}: {leader} leads view {view}, and this member follows"),
-        (_, true) => format!("group {name}: {}", unled(group)),
+/// The group as a server knows it; `told` are the words of all members that answered, if they were asked.
+fn headline(group: &Group, told: Option<&[Told]>) -> Vec<String> {
+    let (name, view) = (&group.group, group.view);
+    let leader = group.leader.as_deref();
+    let mut lines = vec![match (group.leads, leader) {
+        (true, _) => {
+            let leader = leader.unwrap_or("none");
+            format!("group {name}: {leader} leads view {view}, because {}", group.why)
+        }
+        (_, Some(leader)) => format!("group {name}: {leader} leads view {view}, and this member follows"),
+        (_, None) => format!("group {name}: {}", unled(group, told)),
     }];
-    if group["lost"] == true {
+    if group.lost {
         lines.push(
             "the leader's log no longer has what this member needs: it takes a copy of the space".into(),
         );
     }
-    if group["sure"] == false {
+    if !group.sure {
         lines.push("the log of this member had ended in damage, and may lack entries yet".into());
     }
-    if let Some(view) = group["unsure_view"].as_u64() {
+    if let Some(view) = group.unsure_view {
         lines.push(format!(
             "view {view} may lack earlier commits: it began by `tercel group rescue`, or with members whose logs had \
              ended in damage"

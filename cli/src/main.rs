@@ -36,6 +36,13 @@ use args::{Args, Command};
 
 fn main() -> std::process::ExitCode {
     let term = Term::new();
+    // A panic that is told as an error of damaged files needs no trace before that.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !tercel::tools::is_expected() {
+            print(panic);
+        }
+    }));
     // Where the system refuses that, the signal ends the process, as it would have.
     let _ = tercel_term::stop::survive_full_files();
     let parsed = settings::with_file(std::env::args_os())

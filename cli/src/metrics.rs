@@ -10,7 +10,6 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tercel::Addresses;
 use tercel_gateway::exposition::Exposition;
 use tercel_term::fail::Failure;
@@ -130,8 +129,7 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
 /// The server's status as OpenMetrics.
 fn scrape(of: &Addresses) -> Result<String, String> {
     let status = tercel::group::status_of(of.clone(), PATIENCE).map_err(|e| format!("{e}\n"))?;
-    let status: Value = serde_json::from_str(&status).map_err(|e| format!("{e}\n"))?;
-    tercel_gateway::status::scraped(Some(status), |_| ()).map_err(|e| format!("{e}\n"))
+    tercel_gateway::status::scraped(Some(&status), |_| ()).map_err(|e| format!("{e}\n"))
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use serde_json::Value;
+use tercel::status::Part;
 use tercel::tools::wire::message::Settle;
 use tercel::{SpaceId, Stamp, tools};
 use tercel_term::fail::{Failure, Outcome};
@@ -12,23 +12,22 @@ use crate::{args, group, space};
 
 pub fn run(args: &args::Settle) -> Outcome {
     let client = space::open(&args.space)?;
-    let status: Value = serde_json::from_str(&client.server_status()?)
-        .map_err(|e| Failure::new(format!("the server's status: {e}")))?;
-    let waiting = status["across"]["parts"].as_array().into_iter().flatten();
-    let found = waiting.into_iter().find(|one| one["prepared"].as_u64() == Some(args.prepared));
+    let waiting = client.server_status()?.leading.map_or(Vec::new(), |leading| leading.across.parts);
+    let found = waiting.iter().find(|one| one.prepared == args.prepared);
     let found = found.ok_or_else(|| {
         Failure::new(format!("nothing that was prepared at {} waits for its end", args.prepared))
             .next("`tercel stat` lists the oldest that do; one that is settled needs nothing more")
     })?;
-    let settle = settle(args, found)
-        .ok_or_else(|| Failure::new(format!("the server's status lists what is no transaction: {found}")))?;
+    let settle = settle(args, found).ok_or_else(|| {
+        Failure::new(format!("the server's status lists what is no transaction: {found:?}"))
+    })?;
     let end = if args.commit { "committed" } else { "aborted" };
     say!(
         "transaction {} of space {:x}, prepared at {}, waits for {} ms",
         settle.of,
         settle.coordinator.0,
         args.prepared,
-        thousands(found["age_ms"].as_u64().unwrap_or(0))
+        thousands(found.age_ms)
     );
     say!("it is {end} in this space alone: see that its other spaces end it in the same way");
     if !args.yes {
@@ -44,13 +43,12 @@ pub fn run(args: &args::Settle) -> Outcome {
 }
 
 /// The end of a transaction that the status lists.
-fn settle(args: &args::Settle, found: &Value) -> Option<Settle> {
-    let space = |value: &Value| Some(SpaceId(u64::from_str_radix(value.as_str()?, 16).ok()?));
+fn settle(args: &args::Settle, found: &Part) -> Option<Settle> {
     let prepared = Stamp(args.prepared);
     let seen = args.commit.then(|| args.seen.clone().unwrap_or_default());
     Some(Settle {
-        of: found["of"].as_str()?.parse().ok()?,
-        coordinator: space(&found["coordinator"])?,
+        of: found.of.parse().ok()?,
+        coordinator: SpaceId(u64::from_str_radix(&found.coordinator, 16).ok()?),
         prepared,
         seen,
         view: None,

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tercel::Error;
-use tercel_gateway::status::{ACROSS, WORDS};
-use tercel_term::fail::{Failure, Outcome};
+use tercel::status::{Across, Collection, Leading};
+use tercel::{Error, ServerStatus};
+use tercel_gateway::status::{ACROSS, SHOWN_OTHERWISE, WORDS};
+use tercel_term::fail::Outcome;
 use tercel_term::wrap::{columns, wrap};
 use tercel_term::{count, say, thousands};
 
@@ -19,8 +20,8 @@ const USER_CLASS_MIN: u16 = 16;
 pub fn run(args: &args::Stat) -> Outcome {
     if let Some(status) = follower(&args.space) {
         match args.json {
-            true => say!("{status}"),
-            false => shown(&status),
+            true => say!("{}", status.json()),
+            false => shown(&status, &json!(status)),
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -29,18 +30,16 @@ pub fn run(args: &args::Stat) -> Outcome {
     // Any other freshness is refused while a part waits, which is when an operator looks for it.
     let roots = client.transaction().stale().run(|tx| tx.roots());
     let (roots, classes) = (seen(roots)?, seen(tercel::tools::classes(&client))?);
-    let mut status: Value =
-        serde_json::from_str(&status).map_err(|e| Failure::new(format!("the server's status: {e}")))?;
-    status["roots"] = roots.iter().map(|(name, _)| name.clone()).collect();
-    status["classes"] = classes
+    let mut fields = json!(status);
+    fields["roots"] = roots.iter().map(|(name, _)| name.clone()).collect();
+    fields["classes"] = classes
         .iter()
         .filter(|(id, _)| id.0 >= USER_CLASS_MIN)
         .map(|(id, l)| json!({ "name": l.name(), "id": id.0 }))
         .collect();
-    if args.json {
-        say!("{status}");
-    } else {
-        shown(&status);
+    match args.json {
+        true => say!("{fields}"),
+        false => shown(&status, &fields),
     }
     space::close(client)?;
     Ok(ExitCode::SUCCESS)
@@ -55,120 +54,100 @@ fn seen<T>(read: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
 }
 
 /// The status of a server that was named alone, and does not lead its group: it takes no sessions.
-fn follower(space: &args::Space) -> Option<Value> {
+fn follower(space: &args::Space) -> Option<ServerStatus> {
     let named = space.server.as_ref().filter(|servers| servers.iter().len() == 1)?;
     let status = tercel::group::status_of(named.clone(), PATIENCE).ok()?;
-    serde_json::from_str::<Value>(&status).ok().filter(|status| status["group"]["leads"] == false)
+    Some(status).filter(|status| status.group.as_ref().is_some_and(|group| !group.leads))
 }
 
 /// Time for it to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Prints the status.
-fn shown(status: &Value) {
-    let Value::Object(fields) = status else { return };
-    if !status["group"].is_null() {
-        crate::group::headline(&status["group"]).iter().for_each(|line| hang(line, 17));
+/// Prints the status; `fields` are it as JSON, and more.
+fn shown(status: &ServerStatus, fields: &Value) {
+    let Value::Object(fields) = fields else { return };
+    if let Some(group) = &status.group {
+        crate::group::headline_of(group).iter().for_each(|line| hang(line, 17));
     }
-    if let Some(words) = collection(&status["collection"]) {
-        hang(&format!("{:<16} {words}", "collection"), 17);
+    if let Some(leading) = &status.leading {
+        hang(&format!("{:<16} {}", "collection", collection(&leading.collection)), 17);
+        room(leading).iter().for_each(|(label, value, meaning)| show(label, value, meaning));
     }
-    room(status).iter().for_each(|(label, value, meaning)| show(label, value, meaning));
     for (key, label, meaning) in WORDS {
         fields.get(key).into_iter().for_each(|value| show(label, value, meaning));
     }
     // A newer server may say more than this program knows.
-    let is_said = |name: &str| SAID.contains(&name) || WORDS.iter().any(|(key, ..)| *key == name);
+    let is_said = |name: &str| SHOWN_OTHERWISE.contains(&name) || WORDS.iter().any(|(key, ..)| *key == name);
     for (name, value) in fields.iter().filter(|(name, _)| !is_said(name)) {
         show(&name.replace('_', " "), value, "");
     }
-    across(&status["across"]);
-    let network = &status["network"];
-    if let Some(days) = network["certificate_days_left"].as_i64() {
+    if let Some(leading) = &status.leading {
+        across(&leading.across, &fields["across"]);
+    }
+    if let Some(days) = status.network.certificate_days_left {
         hang(&format!("{:<16} {days:>16}  days until the server's certificate ends", "certificate"), 35);
     }
-    let all = [&status["warnings"], &network["warnings"]].into_iter().filter_map(Value::as_array);
-    for words in all.flatten().filter_map(Value::as_str) {
+    let leading = status.leading.iter().flat_map(|leading| &leading.warnings);
+    for words in leading.chain(&status.network.warnings) {
         hang(&format!("{:<16} {words}", "warning"), 17);
     }
 }
 
-/// Fields of the server's status that are shown in other words.
-const SAID: [&str; 10] = [
-    "across",
-    "collection",
-    "collection_ticket",
-    "counted",
-    "group",
-    "network",
-    "syncs",
-    "warnings",
-    // In words, `time_to_full` says as much.
-    "fresh_pages_per_hour",
-    "seconds_to_full",
-];
-
 /// The progress of the collection under way, and the work of the last one.
-fn collection(of: &Value) -> Option<String> {
-    let number = |value: &Value| value.as_u64().map(thousands);
-    let now = match of["phase"].as_str()? {
-        "none" => format!("none under way, {} objects made since the last", number(&of["made_since"])?),
-        phase => format!("in its phase `{phase}`, {} objects reached", number(&of["reached"])?),
+fn collection(of: &Collection) -> String {
+    let now = match of.phase.as_str() {
+        "none" => format!("none under way, {} objects made since the last", thousands(of.made_since)),
+        phase => format!("in its phase `{phase}`, {} objects reached", thousands(of.reached)),
     };
-    let last = &of["last"];
-    Some(match (last["failed"].as_str(), number(&last["objects"])) {
-        (Some(why), _) => format!("{now}; the last one failed: {why}"),
-        (None, Some(objects)) => {
-            format!(
-                "{now}; of the {} since the start the last found {objects} out of reach",
-                number(&of["done"])?
-            )
-        }
-        (None, None) => now,
-    })
+    match &of.last {
+        None => now,
+        Some(last) => match &last.failed {
+            Some(why) => format!("{now}; the last one failed: {why}"),
+            None => format!(
+                "{now}; of the {} since the start the last found {} objects out of reach",
+                thousands(of.done),
+                thousands(last.objects)
+            ),
+        },
+    }
 }
 
-/// Prints what is known of transactions over several spaces.
-fn across(of: &Value) {
-    // A server of before knows of none.
-    let Value::Object(fields) = of else { return };
+/// Prints what is known of transactions over several spaces; `fields` are it as JSON.
+fn across(of: &Across, fields: &Value) {
     for (field, _, label, meaning) in ACROSS {
-        fields.get(field).into_iter().for_each(|value| show(label, value, meaning));
+        show(label, &fields[field], meaning);
     }
-    for one in of["parts"].as_array().into_iter().flatten() {
-        let age_s = one["age_ms"].as_u64().unwrap_or(0) / 1_000;
-        let [of, coordinator] = ["of", "coordinator"].map(|field| one[field].as_str().unwrap_or_default());
-        let words = format!("{of}, which space {coordinator} decides, for {} s", thousands(age_s));
-        hang(&format!("{:<16} {:>16}  {words}", "prepared at", one["prepared"]), 35);
+    for part in &of.parts {
+        let age_s = thousands(part.age_ms / 1_000);
+        let words = format!("{}, which space {} decides, for {age_s} s", part.of, part.coordinator);
+        hang(&format!("{:<16} {:>16}  {words}", "prepared at", part.prepared), 35);
     }
-    if let Some(why) = of["unreached"].as_str().filter(|why| !why.is_empty()) {
-        hang(&format!("{:<16} {why}", "unreached"), 17);
+    if !of.unreached.is_empty() {
+        hang(&format!("{:<16} {}", "unreached", of.unreached), 17);
     }
 }
 
 /// The use of the room of pages at its last count: a label, a value and its meaning each.
-fn room(status: &Value) -> Vec<(&'static str, Value, String)> {
-    let counted = &status["counted"];
-    let Some(ago) = counted["seconds_ago"].as_u64() else {
-        // A server of before does not count.
+fn room(leading: &Leading) -> Vec<(&'static str, Value, String)> {
+    let Some(counted) = leading.counted else {
         let words = "not counted since the server started: `tercel gc --dry-run` counts";
-        let is_new = status.get("counted").is_some();
-        return is_new.then(|| ("live bytes", words.into(), String::new())).into_iter().collect();
+        return vec![("live bytes", words.into(), String::new())];
     };
-    let made = status["collection"]["made_since"].as_u64().unwrap_or(0);
-    let (ago, made) = (thousands(ago), count(made, "object", "objects"));
+    let made = leading.collection.made_since;
+    let (ago, made) = (thousands(counted.seconds_ago), count(made, "object", "objects"));
+    let room = counted.room;
     vec![
         (
             "live bytes",
-            counted["live_bytes"].clone(),
+            room.live_bytes.into(),
             format!("of what roots reach, counted {ago} s ago, large values included"),
         ),
         (
             "garbage bytes",
-            counted["garbage_bytes"].clone(),
+            room.garbage_bytes.into(),
             format!("of what none reached then; {made} made since that collection began"),
         ),
-        ("free bytes", counted["free_bytes"].clone(), "then, in pages that something was in".into()),
+        ("free bytes", room.free_bytes.into(), "then, in pages that something was in".into()),
     ]
 }
 
@@ -207,19 +186,27 @@ mod tests {
 
     #[test]
     fn room_is_said_with_its_age_or_how_to_have_it_counted() {
-        let words = |status: &Value| {
-            room(status).iter().map(|(label, value, meaning)| format!("{label}: {value} {meaning}")).collect()
+        let said = |leading: Value| -> Vec<String> {
+            let leading: Leading = serde_json::from_value(leading).unwrap();
+            room(&leading)
+                .iter()
+                .map(|(label, value, meaning)| format!("{label}: {value} {meaning}"))
+                .collect()
         };
-        let said: Vec<String> = words(&json!({ "counted": null }));
-        assert!(matches!(&said[..], [one] if one.contains("`tercel gc --dry-run` counts")), "{said:?}");
+        let leading = |counted: Value| json!({ "collection": { "made_since": 1 }, "counted": counted, "across": {}, "time_to_full": "", "warnings": [] });
+        let words = said(leading(Value::Null));
+        assert!(matches!(&words[..], [one] if one.contains("`tercel gc --dry-run` counts")), "{words:?}");
         let counted =
             json!({ "live_bytes": 7_000, "garbage_bytes": 300, "free_bytes": 40, "seconds_ago": 1_200 });
-        let said: Vec<String> = words(&json!({ "counted": counted, "collection": { "made_since": 1 } }));
-        assert!(said[0].starts_with("live bytes: 7000 of what roots reach, counted 1,200 s ago"), "{said:?}");
-        assert!(said[1].starts_with("garbage bytes: 300 ") && said[1].contains("1 object made"), "{said:?}");
-        assert!(said[2].starts_with("free bytes: 40 "), "{said:?}");
-        // A server of before.
-        let said: Vec<String> = words(&json!({}));
-        assert!(said.is_empty());
+        let words = said(leading(counted));
+        assert!(
+            words[0].starts_with("live bytes: 7000 of what roots reach, counted 1,200 s ago"),
+            "{words:?}"
+        );
+        assert!(
+            words[1].starts_with("garbage bytes: 300 ") && words[1].contains("1 object made"),
+            "{words:?}"
+        );
+        assert!(words[2].starts_with("free bytes: 40 "), "{words:?}");
     }
 }

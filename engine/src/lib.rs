@@ -17,6 +17,7 @@
 //! | [`rpc`] | methods of objects and services: what is called, where it runs, and what of it is kept |
 //! | [`client`] | what is cached, when it is too old, what is asked for |
 //! | [`txn`] | what a transaction reads and writes, what it sends to commit, and where it runs: its home |
+//! | [`status`] | what a server says of itself |
 //! | [`spaces`], [`consult`] | sessions over several spaces; what their servers ask each other |
 //! | [`object`] | what a program holds: objects, references, lists |
 //!
@@ -38,6 +39,7 @@ pub mod server;
 mod sessions;
 pub mod slots;
 pub mod spaces;
+pub mod status;
 pub mod table;
 pub mod txn;
 

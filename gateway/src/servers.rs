@@ -5,9 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde_json::Value;
 use tercel::group::{health_of, status_of};
-use tercel::{Addresses, Error, Health, HealthState};
+use tercel::{Addresses, Error, Health, HealthState, ServerStatus};
 
 use crate::answer::{self, Answer, of_type, refused};
 use crate::asked::Asked;
@@ -54,13 +53,11 @@ impl Gate {
 
     /// The status of the server that leads, else of any that answers. A caller for which the gateway speaks
     /// has it by rights of its own, from the server that its client reads from.
-    pub fn status(&self) -> Result<Value, Error> {
+    pub fn status(&self) -> Result<ServerStatus, Error> {
         if self.caller.is_some() {
-            let status = self.client.server_status()?;
-            return serde_json::from_str(&status).map_err(damaged);
+            return self.client.server_status();
         }
-        let ask = |server: Addresses| serde_json::from_str(&status_of(server, ASK)?).map_err(damaged);
-        self.ask(ask, |status: &Value| status["group"]["leads"] != false)
+        self.ask(|server| status_of(server, ASK), |status: &ServerStatus| status.following.is_none())
     }
 
     /// The counts of the gateway, and of the servers if they answer.
@@ -71,7 +68,7 @@ impl Gate {
             Err(e) if self.caller.is_some() => return answer::error(&e),
             status => status.ok(),
         };
-        match status::scraped(status, |registry| {
+        match status::scraped(status.as_ref(), |registry| {
             self.counts.register(registry);
             self.https.iter().for_each(|https| https.register(registry));
             self.tokens.iter().for_each(|tokens| tokens.register(registry));
@@ -80,10 +77,6 @@ impl Gate {
             Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("counters: {e}"), "report it"),
         }
     }
-}
-
-fn damaged(e: serde_json::Error) -> Error {
-    Error::Corrupt(format!("the server's status: {e}"))
 }
 
 /// Time for each server to say how it is.

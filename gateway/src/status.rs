@@ -5,17 +5,21 @@ use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tercel::{Health, HealthState};
+use tercel::status::{Group, Syncs};
+use tercel::{Health, HealthState, ServerStatus};
 
 /// A status as OpenMetrics, if there is one, and what else registers itself.
 ///
 /// # Errors
 /// If it cannot be written, which it always can.
-pub fn scraped(status: Option<Value>, add: impl FnOnce(&mut Registry)) -> Result<String, std::fmt::Error> {
+pub fn scraped(
+    status: Option<&ServerStatus>,
+    add: impl FnOnce(&mut Registry),
+) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("tercel");
     add(&mut registry);
     if let Some(status) = status {
-        registry.register_collector(Box::new(Scraped(status)));
+        registry.register_collector(Box::new(Scraped { fields: json!(status), status: status.clone() }));
     }
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
@@ -39,15 +43,18 @@ pub fn state(state: HealthState) -> &'static str {
     }
 }
 
-/// A status, to be told once.
+/// A status, to be told once; `fields` are it as JSON.
 #[derive(Debug)]
-struct Scraped(Value);
+struct Scraped {
+    status: ServerStatus,
+    fields: Value,
+}
 
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Scraped(status) = self;
+        let Scraped { status, fields } = self;
         for (name, label, meaning) in WORDS {
-            let Some(value) = number(&status[name]) else { continue };
+            let Some(value) = number(&fields[name]) else { continue };
             let help = format!("{label}: {meaning}");
             if COUNTERS.contains(&name) {
                 let mut metric = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
@@ -57,45 +64,41 @@ impl Collector for Scraped {
             }
         }
         for (field, name, label, meaning) in ACROSS {
-            let Some(value) = number(&status["across"][field]) else { continue };
+            let Some(value) = number(&fields["across"][field]) else { continue };
             let help = format!("{label}: {meaning}");
             encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?.encode_gauge(&value)?;
         }
-        syncs(&status["syncs"], &mut encoder)?;
-        group(&status["group"], &mut encoder)
+        syncs(&status.storage.syncs, &mut encoder)?;
+        match &status.group {
+            Some(of) => group(of, &fields["group"], &mut encoder),
+            None => Ok(()),
+        }
     }
 }
 
 type NoLabels = [(&'static str, &'static str); 0];
 
 /// The times of the log's syncs, in seconds.
-fn syncs(syncs: &Value, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-    let Some(counts) = syncs["counts"].as_array() else { return Ok(()) };
-    let bound = |i: usize| (i + 1 < counts.len()).then(|| syncs["bounds_us"][i].as_f64()).flatten();
-    let buckets: Vec<(f64, u64)> = counts
-        .iter()
-        .enumerate()
-        .map(|(i, n)| (bound(i).map_or(f64::INFINITY, |us| us / 1e6), n.as_u64().unwrap_or(0)))
-        .collect();
-    let (sum, count) = (syncs["sum_us"].as_f64().unwrap_or(0.0) / 1e6, buckets.iter().map(|(_, n)| n).sum());
+fn syncs(syncs: &Syncs, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    let bounds = syncs.bounds_us.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(syncs.counts.iter().copied()).collect();
+    let (sum, count) = (syncs.sum_us as f64 / 1e6, syncs.counts.iter().sum());
     let help = "time in which the log's disk had what it was given";
     let mut metric = encoder.encode_descriptor("sync_seconds", help, None, MetricType::Histogram)?;
     metric.encode_histogram::<NoLabels>(sum, count, &buckets, None)
 }
 
-/// The group: the server's part in it, and each member as this one knows it.
-fn group(group: &Value, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-    let Some(members) = group["members"].as_array() else { return Ok(()) };
+/// The group: the server's part in it, and each member as this one knows it. `fields` are it as JSON.
+fn group(group: &Group, fields: &Value, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
     for (name, field, help) in OF_GROUP {
-        let Some(value) = number(&group[field]) else { continue };
+        let Some(value) = number(&fields[field]) else { continue };
         encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
     }
     for (name, field, help) in OF_MEMBERS {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for member in members {
-            let Some(value) = number(&member[field]) else { continue };
-            let word = |field: &str| member[field].as_str().unwrap_or_default().to_string();
-            let labels = [("member", word("member")), ("address", word("address"))];
+        for (member, fields) in group.members.iter().zip(fields["members"].as_array().into_iter().flatten()) {
+            let Some(value) = number(&fields[field]) else { continue };
+            let labels = [("member", member.member.clone()), ("address", member.address.clone())];
             metric.encode_family(&labels)?.encode_gauge(&value)?;
         }
     }
@@ -159,6 +162,21 @@ const OF_MEMBERS: [(&str, &str, &str); 6] = [
     ("group_member_round_trip_us", "round_trip_us", "microseconds of a round trip to it"),
     ("group_member_silent_ms", "silent_ms", "milliseconds since it was heard"),
     ("group_member_lost", "lost", "1 if it needs a copy of the space"),
+];
+
+/// Fields of the status that are shown in other words.
+pub const SHOWN_OTHERWISE: [&str; 10] = [
+    "across",
+    "collection",
+    "collection_ticket",
+    "counted",
+    "group",
+    "network",
+    "syncs",
+    "warnings",
+    // In words, `time_to_full` says as much.
+    "fresh_pages_per_hour",
+    "seconds_to_full",
 ];
 
 /// The fields of the server's report: the name there, the name for people, and the meaning with its unit.
@@ -250,16 +268,22 @@ mod tests {
 
     #[test]
     fn status_becomes_counters_gauges_and_a_histogram() {
-        let member = |id: &str, lag: u64| {
-            let (address, round_trip_us) = ("a:1", Value::Null);
-            serde_json::json!({ "member": id, "address": address, "lag": lag, "round_trip_us": round_trip_us })
-        };
-        let status = serde_json::json!({
-            "commits": 7, "disk_full": false, "mob_bytes": 9, "across": { "prepared": 3 },
+        let member = |id: &str, lag: u64| json!({ "member": id, "address": "a:1", "lag": lag });
+        let leading =
+            json!({ "collection": {}, "time_to_full": "", "warnings": [], "across": { "prepared": 3 } });
+        let mut status = json!({
+            "commits": 7, "disk_full": false, "mob_bytes": 9,
             "syncs": { "bounds_us": [64, 128], "counts": [1, 2, 3], "sum_us": 2_000_000 },
             "group": { "view": 4, "leads": true, "members": [member("m1", 0), member("m2", 5)] },
         });
-        let body = scraped(Some(status), |_| ()).unwrap();
+        let own = status.as_object_mut().unwrap();
+        leading
+            .as_object()
+            .unwrap()
+            .iter()
+            .for_each(|(name, value)| _ = own.insert(name.clone(), value.clone()));
+        let status = ServerStatus::parse(status.to_string().as_bytes()).unwrap();
+        let body = scraped(Some(&status), |_| ()).unwrap();
         for line in [
             "# TYPE tercel_commits counter",
             "tercel_commits_total 7",
@@ -276,5 +300,24 @@ mod tests {
             assert!(body.lines().any(|has| has == line), "{line} is not in:\n{body}");
         }
         assert!(!body.contains("round_trip_us{"), "{body}");
+    }
+
+    /// An operator sees every field of the status, and a scraper every number.
+    #[test]
+    fn every_field_has_words() {
+        let mut status = ServerStatus::default();
+        let archive = json!({ "archive_stuck": 0, "archive_ended": 0, "archive_lag_ms": 1 });
+        status.archive = serde_json::from_value(archive).unwrap();
+        status.leading = Some(Default::default());
+        status.following = Some(Default::default());
+        let Value::Object(fields) = json!(status) else { panic!("{status:?}") };
+        for field in fields.keys() {
+            let is_said =
+                SHOWN_OTHERWISE.contains(&field.as_str()) || WORDS.iter().any(|(name, ..)| name == field);
+            assert!(is_said, "`{field}` is in no table");
+        }
+        for (name, ..) in WORDS.iter().filter(|(name, ..)| !["roots", "classes"].contains(name)) {
+            assert!(fields.contains_key(*name), "`{name}` is in the table and not in the status");
+        }
     }
 }

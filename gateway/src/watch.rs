@@ -107,7 +107,7 @@ impl Gate {
         }
         loop {
             let (name, data) = match self.status() {
-                Ok(status) => ("status", status),
+                Ok(status) => ("status", json!(status)),
                 Err(e) => ("error", json!({ "error": e.to_string() })),
             };
             let next = Instant::now() + STATUS_EVERY;

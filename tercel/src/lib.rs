@@ -170,6 +170,7 @@
 //! | [`object`] | views of objects, their fields and lists; what derived code is made of |
 //! | [`rpc`] | calls of methods and services |
 //! | [`dynamic`] | objects, maps and tables of programs whose classes this one does not have |
+//! | [`status`] | what a server says of itself |
 //! | [`tools`] | for tools that look at files, pages and frames; no promise of stability |
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -235,8 +236,9 @@ pub use tercel_engine::object::{Obj, Object, Record};
 pub use tercel_engine::rpc::{Called, Context, Failure, Handle};
 pub use tercel_engine::server::SpaceWarning;
 pub use tercel_engine::spaces::{Cut, InSpace, Session};
+pub use tercel_engine::status::ServerStatus;
 pub use tercel_engine::txn::{AsOf, Change, Committed, Freshness, Isolation, Options, Tx};
-pub use tercel_engine::{Error, object};
+pub use tercel_engine::{Error, object, status};
 
 /// Calls of methods and services: what handles give, and what implementations take.
 pub mod rpc {

@@ -4,6 +4,7 @@
 //! used again: the server stops, and the next opening finds what is on the disk.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
@@ -15,6 +16,28 @@ pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
         let thread = thread::current();
         sentence(thread.name().unwrap_or("without a name"), &*panic)
     })
+}
+
+thread_local! {
+    static IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a library over bytes that may be damaged, where a panic is an answer like others: a hook for panics
+/// need not print it.
+///
+/// # Errors
+/// What it panicked with.
+pub(crate) fn expected<T>(run: impl FnOnce() -> T) -> thread::Result<T> {
+    let before = IS_EXPECTED.replace(true);
+    // Unwind safe: each caller says so of what its closure touches.
+    let ended = catch_unwind(AssertUnwindSafe(run));
+    IS_EXPECTED.set(before);
+    ended
+}
+
+/// Says whether a panic of the calling thread will be told as an error, for a program's own hook.
+pub fn is_expected() -> bool {
+    IS_EXPECTED.get()
 }
 
 /// Names a thread and what it panicked with.

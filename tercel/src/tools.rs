@@ -39,6 +39,7 @@ pub mod certificates {
 
 #[doc(hidden)]
 pub use crate::once::{OTHER_REQUEST, returned_under};
+pub use crate::panics::is_expected;
 pub use tercel_engine as engine;
 pub use tercel_engine::rpc::{Described, Reply};
 pub use tercel_engine::txn::stored;

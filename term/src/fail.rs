@@ -169,7 +169,16 @@ impl Failure {
                 Some("give less memory with --cache, such as --cache 1G")
             }
             ServerError::Disk(e) => of_disk(e),
-            ServerError::Join(_) | ServerError::Address(_) => return Failure::of_sentence(&e.to_string()),
+            ServerError::Join(_) => {
+                let failure = Failure::of_sentence(&e.to_string());
+                return match failure.next {
+                    Some(_) => failure,
+                    None => failure.next(
+                        "name members that run, with --join ADDR,ADDR: `tercel group status --server ADDR` asks one",
+                    ),
+                };
+            }
+            ServerError::Address(_) => return Failure::of_sentence(&e.to_string()),
             _ => None,
         };
         let wrong_line = matches!(e, ServerError::TooLarge { .. });
@@ -214,7 +223,8 @@ pub fn of_disk(e: &DiskError) -> Option<&'static str> {
                     "a data directory must be writable for the user that opens it, even to read: copy it with `cp -r` to where it is"
                 }
                 false => {
-                    "name a directory that this user may write to, or a new one where this user may make one"
+                    "name a directory that this user may write to, or a new one where this user may make one; a file that is only to be \
+                     read must be readable for this user"
                 }
             }),
             ErrorKind::FileTooLarge => Some(

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::Value;
 use tercel::group::{Change, MemberId, change, form, health_of, inspect, join, members, secret, status_of};
 use tercel::{Address, Addresses, Error, HealthState, Tls};
 
@@ -292,12 +291,11 @@ impl Members {
     fn lag_of(&self, member: MemberId) -> Option<Lag> {
         let leader = self.asked(std::iter::once(self.address(self.leader()?))).ok()?;
         let status = status_of(leader, ANSWER_MAX).ok()?;
-        let status: Value = serde_json::from_str(&status).ok()?;
-        let members = status["group"]["members"].as_array()?;
-        let found = members.iter().find(|one| one["member"] == member.to_string().as_str())?;
-        match found["lost"] == true {
+        let group = status.group?;
+        let found = group.members.iter().find(|one| one.member == member.to_string())?;
+        match found.lost {
             true => Some(Lag::Lost),
-            false => found["lag"].as_u64().map(Lag::Entries),
+            false => found.lag.map(Lag::Entries),
         }
     }
 

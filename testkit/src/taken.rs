@@ -142,7 +142,10 @@ impl Taken {
         }
         let (state, mob) = recovery.into_parts();
         let is_named = (state.stamp, state.view()) == (begun.stamp, begun.view);
-        if !is_named || state.encode() != self.state || self.state.len() as u64 != begun.state_bytes.into() {
+        if !is_named
+            || state.encode() != self.state
+            || self.state.len() as u64 != u64::from(begun.state_bytes)
+        {
             return Err(format!("its state is not that of {}", begun.stamp));
         }
         // Objects that a large transaction has placed, but that are not ordered yet, belong to no stamp.

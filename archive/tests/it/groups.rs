@@ -43,8 +43,7 @@ impl Member {
     }
 
     fn status(&self) -> Value {
-        let text = status_of(Addresses::from(&self.at), PATIENCE).unwrap();
-        serde_json::from_str(&text).unwrap()
+        serde_json::to_value(status_of(Addresses::from(&self.at), PATIENCE).unwrap()).unwrap()
     }
 }
 

@@ -76,8 +76,8 @@ pub(super) fn caught_up(at: &Addresses) -> Result<(), String> {
     let end = Instant::now() + WAIT_MAX;
     let client = connect(at)?;
     let lags = || -> Option<Vec<u64>> {
-        let status: serde_json::Value = serde_json::from_str(&client.server_status().ok()?).ok()?;
-        status["group"]["members"].as_array()?.iter().map(|member| member["lag"].as_u64()).collect()
+        let group = client.server_status().ok()?.group?;
+        group.members.iter().map(|member| member.lag).collect()
     };
     while !lags().is_some_and(|lags| lags.len() == MEMBERS && lags.iter().all(|lag| *lag <= LAG_MAX)) {
         if Instant::now() > end {
@@ -222,9 +222,7 @@ pub fn false_suspicions(options: &Options, scratch: &Scratch) -> Result<Vec<Row>
 }
 
 fn view(members: &Members) -> Result<u64, String> {
-    let status = connect(&members.addresses()?)?.server_status().map_err(failed)?;
-    let status: serde_json::Value = serde_json::from_str(&status).map_err(failed)?;
-    status["view"].as_u64().ok_or_else(|| "the status names no view".into())
+    Ok(connect(&members.addresses()?)?.server_status().map_err(failed)?.view)
 }
 
 /// Ends the leader, or a follower, again and again beside a client. Gives for each the longest gap in quiet

@@ -83,9 +83,8 @@ fn write_for_a_second(client: &Client) -> Result<(), String> {
 fn until_it_counts(client: &Client, members: &Members, met: usize, begun: Instant) -> Result<f64, String> {
     let address = members.address(met).to_string();
     let lag = || -> Option<u64> {
-        let status: serde_json::Value = serde_json::from_str(&client.server_status().ok()?).ok()?;
-        let of = status["group"]["members"].as_array()?.iter().find(|m| m["address"] == address.as_str())?;
-        of["lag"].as_u64()
+        let group = client.server_status().ok()?.group?;
+        group.members.iter().find(|member| member.address == address)?.lag
     };
     while lag() != Some(0) {
         if begun.elapsed() > WAIT_MAX {

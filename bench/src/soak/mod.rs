@@ -35,8 +35,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::Value;
-use tercel::{Address, Addresses, Client, ClientConfig};
+use tercel::{Address, Addresses, Client, ClientConfig, ServerStatus};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::hosts::Hosts;
 use tercel_term::members::Members;
@@ -268,9 +267,9 @@ impl Done {
     fn by(client: &Client) -> Done {
         let status = status_of(client);
         Done {
-            pages_installed: status["pages_installed"].as_u64().unwrap_or(0),
-            collections: status["collection"]["done"].as_u64().unwrap_or(0),
-            collected: status["collected"].as_u64().unwrap_or(0),
+            pages_installed: status.storage.pages_installed,
+            collections: status.leading.map_or(0, |leading| leading.collection.done),
+            collected: status.pages.collected,
         }
     }
 }
@@ -289,11 +288,11 @@ impl std::ops::Add for Done {
 
 /// The number of the view that the server is in.
 fn view_of(client: &Client) -> u64 {
-    status_of(client)["view"].as_u64().unwrap_or(0)
+    status_of(client).view
 }
 
-fn status_of(client: &Client) -> Value {
-    client.server_status().ok().and_then(|s| serde_json::from_str(&s).ok()).unwrap_or_default()
+fn status_of(client: &Client) -> ServerStatus {
+    client.server_status().unwrap_or_default()
 }
 
 /// Has one collection follow the other, whatever becomes of the servers.

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tercel::{Client, ClientConfig, Error, List, Ref};
 use tercel_packages::import::{self, Imported};
 use tercel_packages::list::{Graph, Source};
@@ -60,8 +59,7 @@ pub fn root<'g>(graph: &'g Graph, term: &Term) -> &'g str {
 /// Everything that may break if a package goes, through a cache of a quarter of the data or a little more.
 pub fn closure(server: &OwnProcess, root: &str, imported: &Imported, term: &Term) -> Result<(), Failure> {
     let probe = connect(server, 1 << 20)?;
-    let status: Value = serde_json::from_str(&probe.server_status()?).unwrap_or_default();
-    let data = status["pages"].as_u64().unwrap_or(0) as usize * tercel::tools::wire::page::PAGE_BYTES;
+    let data = probe.server_status()?.pages.pages as usize * tercel::tools::wire::page::PAGE_BYTES;
     drop(probe);
     let cache = (data / 4).max(CACHE_BYTES_MIN);
     let client = connect(server, cache)?;

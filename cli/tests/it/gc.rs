@@ -61,8 +61,8 @@ fn stored(space: &str) -> u64 {
 
 /// The number of them that the roots reach: chunks, and places that objects moved from, count.
 fn reached(client: &Client) -> u64 {
-    let status: Value = serde_json::from_str(&client.server_status().unwrap()).unwrap();
-    let ids = (1..=status["pages"].as_u64().unwrap() as u32).filter_map(PageId::new);
+    let pages = client.server_status().unwrap().pages.pages;
+    let ids = (1..=pages as u32).filter_map(PageId::new);
     let pages: BTreeMap<PageId, Vec<u8>> =
         ids.filter_map(|id| Some((id, tools::page(client, id).unwrap()?))).collect();
     let classes: BTreeMap<_, _> = tools::classes(client).unwrap().into_iter().collect();
@@ -167,8 +167,9 @@ fn exactly_the_half_that_is_out_of_reach_goes_whenever_the_server_is_killed() {
         let begun = std::time::Instant::now();
         let until = longest.mul_f64(random.below(1_000) as f64 / 1_000.0);
         loop {
-            let status: Value = serde_json::from_str(&client.server_status().unwrap()).unwrap();
-            if status["collection"]["done"] == 1 && status["trees_released"] == 0 {
+            let status = client.server_status().unwrap();
+            let done = status.leading.unwrap().collection.done;
+            if done == 1 && status.pages.trees_released == 0 {
                 // The others are killed before that.
                 longest = longest.min(begun.elapsed().mul_f64(1.2));
                 break;

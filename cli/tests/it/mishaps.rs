@@ -130,10 +130,7 @@ fn an_import_goes_on_over_a_restart_of_the_server() {
         .spawn()
         .unwrap();
     let observer = tercel::Client::connect(at.as_str()).unwrap();
-    until(|| {
-        let status: serde_json::Value = serde_json::from_str(&observer.server_status().unwrap()).unwrap();
-        (status["commits"].as_u64().unwrap() >= 2).then_some(())
-    });
+    until(|| (observer.server_status().unwrap().traffic.commits >= 2).then_some(()));
     drop(server);
     let _server = Serving::start_with(&data, &["--listen", &at]);
     // The places that it was given outlive the server.

@@ -33,6 +33,7 @@ use crate::replica::entry::Entry;
 use crate::replica::entry::Piece;
 use crate::replica::places::Places;
 use crate::replica::released::is_chunk;
+use crate::status::{Collected, Collection, OutOfReach};
 use crate::time::Now;
 use crate::txn::export;
 
@@ -46,9 +47,9 @@ pub(super) struct Collecting {
     left: u64,
     /// The number of completed collections, and the report of the last one.
     done: u64,
-    report: String,
+    report: Option<Collected>,
     /// The end of one that is not visible yet, and its report.
-    ending: Option<(Stamp, String)>,
+    ending: Option<(Stamp, Collected)>,
     /// Pages that have room beside what is in them, each with the bytes that this takes, as the last sweep
     /// found them.
     holes: Vec<(PageId, u16)>,
@@ -124,27 +125,6 @@ struct Corpse {
     class: ClassId,
     bytes: usize,
     trees: Vec<Oref>,
-}
-
-/// The state of a collection, for people.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct CollectStatus<'a> {
-    /// The present phase.
-    pub phase: &'static str,
-    /// Objects that were reached.
-    pub marked: u64,
-    /// Objects that were found to be out of reach.
-    pub dead: u64,
-    /// The next page to be swept.
-    pub page: u64,
-    /// Collections that came to their end in this view, and what the last one says of itself: JSON, or
-    /// nothing.
-    pub done: u64,
-    pub report: &'a str,
-    /// Objects and chunks beyond those that the last one left.
-    pub made: u64,
-    /// The use of the room of pages at the last count.
-    pub counted: Option<Counted>,
 }
 
 /// Objects of a page that are looked at in one go: some ten microseconds.
@@ -401,29 +381,24 @@ impl Cycle {
         (piece, next)
     }
 
-    fn report(&self, catalogue: &Catalogue) -> String {
-        let classes = self.found.iter().map(|(id, found)| {
-            let name = catalogue.class(*id).map_or("", |layout| layout.name());
-            let examples: Vec<String> = found.examples.iter().map(|oref| format!("\"{oref}\"")).collect();
-            format!(
-                "{{\"class\":{name:?},\"objects\":{},\"bytes\":{},\"examples\":[{}]}}",
-                found.objects,
-                found.bytes,
-                examples.join(",")
-            )
+    fn report(&self, catalogue: &Catalogue) -> Collected {
+        let classes = self.found.iter().map(|(id, found)| OutOfReach {
+            class: catalogue.class(*id).map_or("", |layout| layout.name()).into(),
+            objects: found.objects,
+            bytes: found.bytes,
+            examples: found.examples.iter().map(ToString::to_string).collect(),
         });
-        let classes: Vec<String> = classes.collect();
-        let objects: u64 = self.found.values().map(|found| found.objects).sum();
-        let bytes: u64 = self.found.values().map(|found| found.bytes).sum();
-        format!(
-            "{{\"dry_run\":{},\"mark_bytes\":{},\"reached\":{},\"objects\":{objects},\"bytes\":{bytes},\"pages_let_go\":{},{},\"classes\":[{}]}}",
-            self.wanted == Wanted::Report,
-            self.marks.bytes(),
-            self.marks.marked(),
-            self.unheld.len(),
-            self.counting.found.json(),
-            classes.join(",")
-        )
+        Collected {
+            failed: None,
+            dry_run: self.wanted == Wanted::Report,
+            mark_bytes: self.marks.bytes() as u64,
+            reached: self.marks.marked(),
+            objects: self.found.values().map(|found| found.objects).sum(),
+            bytes: self.found.values().map(|found| found.bytes).sum(),
+            pages_let_go: self.unheld.len() as u64,
+            room: self.counting.found,
+            classes: classes.collect(),
+        }
     }
 }
 
@@ -466,25 +441,30 @@ impl Leader {
     }
 
     /// The state of the collection.
-    pub(crate) fn collect_status(&self, places: &Places) -> CollectStatus<'_> {
-        let Collecting { done, report, counted, .. } = &self.reclaiming.collecting;
-        let (done, made, counted) = (*done, self.reclaiming.collecting.made(places), *counted);
-        let idle = CollectStatus { phase: "none", done, made, report, counted, ..Default::default() };
-        let Some(cycle) = &self.reclaiming.collecting.cycle else { return idle };
-        let (phase, page) = match cycle.phase {
-            Phase::Mark => ("mark", 0),
-            Phase::Sweep(page) => ("sweep", page),
-            Phase::Grace(_) => ("grace", 0),
-            Phase::Stage(page) => ("stage", page),
-            Phase::Free => ("free", 0),
+    pub(crate) fn collect_status(&self, places: &Places) -> Collection {
+        let Collecting { done, report, cycle, .. } = &self.reclaiming.collecting;
+        let (phase, page) = match cycle.as_ref().map(|cycle| &cycle.phase) {
+            None => ("none", 0),
+            Some(Phase::Mark) => ("mark", 0),
+            Some(Phase::Sweep(page)) => ("sweep", *page),
+            Some(Phase::Grace(_)) => ("grace", 0),
+            Some(Phase::Stage(page)) => ("stage", *page),
+            Some(Phase::Free) => ("free", 0),
         };
-        CollectStatus {
-            phase,
-            marked: cycle.marks.marked(),
-            dead: cycle.marks.dead(),
+        Collection {
+            phase: phase.into(),
+            done: *done,
+            reached: cycle.as_ref().map_or(0, |cycle| cycle.marks.marked()),
+            out_of_reach: cycle.as_ref().map_or(0, |cycle| cycle.marks.dead()),
             page: page.into(),
-            ..idle
+            made_since: self.reclaiming.collecting.made(places),
+            last: report.clone(),
         }
+    }
+
+    /// The room of pages at the last count.
+    pub(crate) fn counted(&self) -> Option<Counted> {
+        self.reclaiming.collecting.counted
     }
 
     /// Says whether a collection has something to do now.
@@ -599,7 +579,7 @@ impl Leader {
     pub(super) fn collected_upto(&mut self, visible: Stamp) {
         if let Some((_, report)) = self.reclaiming.collecting.ending.take_if(|(stamp, _)| *stamp <= visible) {
             self.reclaiming.collecting.done += 1;
-            self.reclaiming.collecting.report = report;
+            self.reclaiming.collecting.report = Some(report);
         }
     }
 
@@ -640,11 +620,11 @@ impl Leader {
             // space.
             return work.pages.cool(page);
         };
-        let text = format!("a collection needs every page: {}", why.with_next_step());
+        let failed = Some(format!("a collection needs every page: {}", why.with_next_step()));
         if let Some(cycle) = self.reclaiming.collecting.cycle.take() {
             self.take_back_dead(&cycle, work);
         }
-        self.reclaiming.collecting.ending = Some((Stamp::ZERO, format!("{{\"failed\":{text:?}}}")));
+        self.reclaiming.collecting.ending = Some((Stamp::ZERO, Collected { failed, ..Default::default() }));
         self.waiting.behind_due = true;
         self.collected_upto(work.pages.visible());
     }
@@ -652,7 +632,7 @@ impl Leader {
 
 impl Cycle {
     fn counted(&self) -> Counted {
-        Counted { census: self.counting.found, at: self.counted_at }
+        Counted { room: self.counting.found, at: self.counted_at }
     }
 
     /// Says whether there is nothing to be freed.

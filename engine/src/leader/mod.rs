@@ -77,7 +77,6 @@ use waiting::Waiting;
 
 pub(crate) use access::called;
 pub(crate) use body::{Body, Ran};
-pub(crate) use collect::CollectStatus;
 pub(crate) use growth::Outlook;
 pub(crate) use role::Role;
 

@@ -146,10 +146,15 @@ fn state(cx: &Cx) -> (HealthState, String) {
     (HealthState::Serving, leader.space_warning().map_or(String::new(), |warning| warning.to_string()))
 }
 
+/// The words of another member that refused this one a moment ago.
+pub(super) fn refused(cx: &Cx) -> Option<&str> {
+    let refused = cx.refused.as_ref().filter(|(at, _)| cx.work.now.since_us(*at) <= REFUSED_TOLD_US);
+    refused.map(|(_, text)| text.as_str())
+}
+
 /// The state of a server that does not lead.
 fn not_leading(cx: &Cx) -> (HealthState, String) {
-    let refused = cx.refused.as_ref().filter(|(at, _)| cx.work.now.since_us(*at) <= REFUSED_TOLD_US);
-    let more = refused.map_or(String::new(), |(_, text)| format!("; {text}"));
+    let more = refused(cx).map_or(String::new(), |text| format!("; {text}"));
     let none = || (HealthState::NotLeading, format!("no server leads, as far as this one knows{more}"));
     let Some(group) = cx.work.sequencer.status() else { return none() };
     if let Some(needs) = group.lost_before {
@@ -162,7 +167,12 @@ fn not_leading(cx: &Cx) -> (HealthState, String) {
         let (state, text) = none();
         // One that listens elsewhere hears nobody, and is told so by nothing else.
         let reached = group.members.get(group.me).map(|me| format!("; others reach it at {}", me.address));
-        return (state, text + &reached.unwrap_or_default());
+        let voters = group.members.iter().filter(|member| member.votes).count();
+        let quorum = voters / 2 + 1;
+        let next = format!(
+            "; {quorum} of {voters} voters elect a leader: `tercel group status` names those that do not answer, start these"
+        );
+        return (state, text + &reached.unwrap_or_default() + &next);
     };
     let at = &leader.address;
     if group.members.get(group.me).is_none() {

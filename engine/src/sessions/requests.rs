@@ -137,7 +137,7 @@ impl Sessions {
 
     fn answer_status(&mut self, asked: Asked, ticket: Option<u64>, cx: &mut Cx) {
         let status = self.status(ticket, cx);
-        cx.reply(asked.conn, Kind::Status, asked.call, status.as_bytes());
+        cx.reply(asked.conn, Kind::Status, asked.call, status.json().as_bytes());
     }
 
     fn part(&mut self, conn: Conn, part: Part<'_>) {

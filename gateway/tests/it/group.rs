@@ -65,8 +65,7 @@ fn play(role: &str) {
 
 fn leads(at: &str) -> bool {
     let status = tercel::group::status_of(at.parse::<Addresses>().unwrap(), Duration::from_secs(2));
-    let status = status.ok().and_then(|status| serde_json::from_str::<serde_json::Value>(&status).ok());
-    status.is_some_and(|status| status["group"]["leads"] == true)
+    status.ok().and_then(|status| status.group).is_some_and(|group| group.leads)
 }
 
 fn pay(at: SocketAddr, key: &str) -> Option<Got> {

@@ -26,6 +26,7 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, ClientConfig as MachineConfig, ClientStats};
 use tercel_engine::object::Object;
 use tercel_engine::rpc::{Handle, ServiceHandle, ServiceInterface};
+use tercel_engine::status::ServerStatus;
 use tercel_engine::time::Now;
 use tercel_engine::txn::{Freshness, Isolation, Options, Port, Step, Tx};
 use tercel_heap::{
@@ -645,11 +646,11 @@ impl Client {
         answer.unwrap_or(Err(Error::Timeout))
     }
 
-    /// Asks for the server's status, as JSON. Blocks until it has answered.
+    /// Asks for the server's status. Blocks until it has answered.
     ///
     /// # Errors
-    /// `Unavailable`, `Timeout`.
-    pub fn server_status(&self) -> Result<String, Error> {
+    /// `Unavailable`, `Timeout`; `Corrupt` if the answer is none.
+    pub fn server_status(&self) -> Result<ServerStatus, Error> {
         self.status_by(|client, now| client.server_status(now))
     }
 
@@ -684,13 +685,13 @@ impl Client {
         found.unwrap_or(Err(Error::Timeout)).map(Health::from)
     }
 
-    /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status as
-    /// JSON, with the number of the collection that does it as `collection_ticket`. It is over when
-    /// `collection.done` has come to that number, and `collection.last` is its report.
+    /// Has the server collect what no root reaches, or say what it would free (`is_dry`): gives its status,
+    /// with the number of the collection that does it as `collection_ticket`. It is over when `done` of the
+    /// collection has come to that number, and `last` is its report.
     ///
     /// # Errors
-    /// `Unavailable`, `Timeout`.
-    pub fn begin_collection(&self, is_dry: bool) -> Result<String, Error> {
+    /// `Unavailable`, `Timeout`; `Corrupt` if the answer is no status.
+    pub fn begin_collection(&self, is_dry: bool) -> Result<ServerStatus, Error> {
         self.status_by(|client, now| client.begin_collection(now, is_dry))
     }
 
@@ -716,7 +717,7 @@ impl Client {
     fn status_by(
         &self,
         mut ask: impl FnMut(&mut Machine, Now) -> Option<Result<Vec<u8>, Error>>,
-    ) -> Result<String, Error> {
+    ) -> Result<ServerStatus, Error> {
         let mut found = None;
         self.shared()?.drive_machine(&mut |client, now| match ask(client, now) {
             Some(status) => {
@@ -725,8 +726,7 @@ impl Client {
             }
             None => Step::Wait,
         })?;
-        let status = found.unwrap_or_else(|| Ok(Vec::new()))?;
-        String::from_utf8(status).map_err(|_| Error::Corrupt("the server's status".into()))
+        ServerStatus::parse(&found.unwrap_or(Err(Error::Timeout))?)
     }
 
     /// Lets a closure use the machine under its lock, for [`tools`](crate::tools).

@@ -377,7 +377,7 @@ fn a_client_that_begins_a_backup_and_falls_silent_holds_nothing_up() {
     frame::encode(Header::new(Kind::Hello, 1), &body, &mut bytes);
     frame::encode(Header::new(Kind::Backup, 2), &[], &mut bytes);
     silent.write_all(&bytes).unwrap();
-    let is_under_way = || !client.server_status().unwrap().contains("\"backup_stamp\":0");
+    let is_under_way = || client.server_status().unwrap().storage.backup_stamp != 0;
     let mut count = 0;
     let mut commit = || {
         count += 1;

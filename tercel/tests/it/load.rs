@@ -86,7 +86,7 @@ impl Other {
 
     /// A number in what the server says of itself.
     fn number(&self, name: &str) -> u64 {
-        let status = self.client.server_status().unwrap();
+        let status = self.client.server_status().unwrap().json();
         let (_, value) = status.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{status}"));
         value.split([',', '}']).next().unwrap().parse().unwrap()
     }

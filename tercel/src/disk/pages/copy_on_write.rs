@@ -1,12 +1,12 @@
 //! A file that is read and never written: what redb writes while it verifies one stays in memory.
 
 use crate::disk::DiskError;
+use crate::panics::expected;
 use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use tercel_lock::unpoison;
@@ -17,12 +17,12 @@ use tercel_lock::unpoison;
 /// If the file cannot be read, which is no damage.
 pub(crate) fn verify(path: &Path) -> Result<Option<String>, DiskError> {
     let backend = CopyOnWriteFile::over(path).map_err(DiskError::io("open", path))?;
-    // Whatever panics is dropped, and with it all that it touched.
-    let opened = catch_unwind(AssertUnwindSafe(|| {
+    // Unwind safe: whatever panics is dropped, and with it all that it touched.
+    let opened = expected(|| {
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
         builder.create_with_backend(backend).map(drop)
-    }));
+    });
     Ok(match opened {
         Ok(Ok(())) => None,
         Ok(Err(DatabaseError::Storage(StorageError::Io(error)))) if !says_damage(&error) => {

@@ -9,13 +9,13 @@
 use super::{EachPage, PageBatch, PageRead, PageStore, copy_on_write};
 use crate::disk::DiskError;
 use crate::disk::held::HeldDir;
+use crate::panics::{expected, text};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, RwLock};
 use tercel_lock::unpoison;
@@ -248,7 +248,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // The library writes as it closes, and may panic over what is damaged.
         let db = unpoison(self.db.get_mut()).take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
+        let _ = expected(|| drop(db));
     }
 }
 
@@ -384,10 +384,10 @@ impl Guard {
         }
         // Unwind safe: after a panic nothing that the closure touched is used again, because everything is
         // refused; or it was a look at what may be damaged, of which every answer is checked.
-        match catch_unwind(AssertUnwindSafe(f)) {
+        match expected(f) {
             Ok(result) => result.map_err(|failure| self.error(failure)),
             Err(panic) => {
-                let what = format!("the library panicked: {}", crate::panics::text(&*panic));
+                let what = format!("the library panicked: {}", text(&*panic));
                 if self.is_lasting {
                     self.poison(what.clone());
                 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tercel_engine::Error;
 use tercel_engine::order::quorum::members::Members;
+use tercel_engine::status::ServerStatus;
 use tercel_wire::cursor::Reader;
 use tercel_wire::id::{MemberId, SpaceId, ViewId};
 use tercel_wire::message::{FromClient, FromServer, Nothing, Regroup, Regrouping};
@@ -128,17 +129,17 @@ pub fn members(servers: &Addresses) -> Result<Listed, Error> {
     Ok(Roster::ask(servers, None, (Regrouping::Look, MemberId(0)), "", LOOK_MAX)?.listed())
 }
 
-/// Asks a server, the first of these addresses, for its status, as JSON, whether or not it leads its group.
+/// Asks a server, the first of these addresses, for its status, whether or not it leads its group.
 ///
 /// # Errors
-/// `Unavailable` if it does not answer in time.
-pub fn status_of(server: impl Into<Addresses>, within: Duration) -> Result<String, Error> {
+/// `Unavailable` if it does not answer in time; `Corrupt` if the answer is none.
+pub fn status_of(server: impl Into<Addresses>, within: Duration) -> Result<ServerStatus, Error> {
     let (server, stat) = (server.into(), FromClient::Stat(Nothing));
     let json = ask(server.first(), None, &stat, within, |_, answer| match answer {
-        FromServer::Status(status) => String::from_utf8(status.json.to_vec()).ok(),
+        FromServer::Status(status) => Some(status.json.to_vec()),
         _ => None,
     });
-    json.map_err(Error::from)
+    ServerStatus::parse(&json?)
 }
 
 /// Asks a server, the first of these addresses, for its health, whether or not it leads its group.

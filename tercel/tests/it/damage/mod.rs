@@ -53,9 +53,7 @@ pub struct Known {
 
 impl Known {
     fn saw(&mut self, client: &Client) {
-        let status = client.server_status().unwrap();
-        let (_, visible) = status.split_once("\"visible\":").unwrap();
-        let stamp = Stamp(visible.split_once(',').unwrap().0.parse().unwrap());
+        let stamp = Stamp(client.server_status().unwrap().visible);
         for (name, value) in self.dump(client) {
             let versions = self.versions.entry(name.clone()).or_default();
             let value = value.expect("nothing is lost yet");

@@ -16,7 +16,7 @@ impl Groups {
 
     /// The number after a name in the status of a member.
     fn number(&self, i: usize, name: &str) -> Option<u64> {
-        let status = status_of(&self.members[i].1, WITHIN).ok()?;
+        let status = status_of(&self.members[i].1, WITHIN).ok()?.json();
         let (_, rest) = status.split_once(&format!("\"{name}\":"))?;
         rest.split([',', '}']).next()?.parse().ok()
     }
