@@ -1,8 +1,8 @@
 //! Packets between the members of a ring.
 
-use tercel_engine::order::ring::members::Place;
-use tercel_engine::order::ring::packet::{VERSION, decode};
-use tercel_engine::order::ring::{Config, Input, Level, Ring};
+use tercel_ring::members::Place;
+use tercel_ring::packet::{VERSION, decode};
+use tercel_ring::{Config, Input, Level, Ring};
 use tercel_machine::time::Now;
 
 const GROUP: u64 = 7;

@@ -22,13 +22,10 @@
 //! | [`quorum`] | a group of servers: an entry is stable once a quorum's disks have it |
 //!
 //! [`log_queue`] is the way of entries from a sequencer to its log, the same in hosts and worlds.
-//!
-//! [`ring`] orders messages of many senders, for programs. It is no sequencer of a space's entries yet.
 #![forbid(unsafe_code)]
 
 pub mod log_queue;
 pub mod quorum;
-pub mod ring;
 pub mod solo;
 
 use std::sync::Arc;

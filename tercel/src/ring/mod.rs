@@ -39,10 +39,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use tercel_engine::order::ring as machine;
-use tercel_engine::order::ring::members::{MEMBERS_MAX, Place};
-use tercel_engine::order::ring::pack::MESSAGE_MAX;
-use tercel_engine::order::ring::packet::BYTES_MIN;
+use tercel_ring as machine;
+use tercel_ring::members::{MEMBERS_MAX, Place};
+use tercel_ring::pack::MESSAGE_MAX;
+use tercel_ring::packet::BYTES_MIN;
 use tercel_lock::unpoison;
 use thiserror::Error;
 
@@ -50,7 +50,7 @@ use crate::address::is_this_host;
 use crate::disk::DiskError;
 
 pub use keys::make_key;
-pub use tercel_engine::order::ring::Level;
+pub use tercel_ring::Level;
 
 /// The settings of a member. All members have the same list of members.
 #[derive(Debug, Clone)]

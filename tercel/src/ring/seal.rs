@@ -22,7 +22,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tercel_datagram::Packets;
 use tercel_datagram::seal::{KEY_BYTES, Opener, Sealer, TAG_BYTES};
-use tercel_engine::order::ring::members::Place;
+use tercel_ring::members::Place;
 
 use super::RingError;
 use super::keys::{Key, KeyName, Keys};

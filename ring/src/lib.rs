@@ -21,6 +21,7 @@
 //! | `links` | links to members of other rings, and who is let in |
 //! | `gather` | looking for members, and forming a ring of those that agree |
 //! | `recover` | what the ring before still owes, and the change of configuration |
+#![forbid(unsafe_code)]
 
 mod gather;
 mod links;

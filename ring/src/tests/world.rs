@@ -7,9 +7,9 @@ use tercel_machine::random::Random;
 use tercel_machine::time::Now;
 
 use super::check::{Event, Life};
-use crate::ring::members::{Place, Set};
-use crate::ring::packet::BYTES_MIN;
-use crate::ring::{Config, Input, Level, Output, Ring, State};
+use crate::members::{Place, Set};
+use crate::packet::BYTES_MIN;
+use crate::{Config, Input, Level, Output, Ring, State};
 
 /// The events of a world.
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tercel_wire::cursor::le64;
 
 use super::world::bytes_of;
-use crate::ring::members::{RingId, Set};
-use crate::ring::{Configuration, Level, Message};
+use crate::members::{RingId, Set};
+use crate::{Configuration, Level, Message};
 
 /// A delivery at a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,8 +115,8 @@ impl Life {
         Ok(parts)
     }
 
-    fn place(&self) -> crate::ring::members::Place {
-        crate::ring::members::Place(self.member as u8)
+    fn place(&self) -> crate::members::Place {
+        crate::members::Place(self.member as u8)
     }
 }
 
