@@ -199,7 +199,8 @@ pub enum Suite {
     Proxy,
     /// Messages of three members in one order, by bare datagrams, and the end of a member
     Ring,
-    /// Rows of a table, in bulk and one by one, beside the same rows in redb
+    /// Rows of a table, in bulk and one by one, beside the same rows in redb; a shop, beside PostgreSQL where
+    /// that is installed
     Rows,
     /// Calls to a server of this machine, by bare trips over the same road
     Rpc,

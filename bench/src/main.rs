@@ -29,6 +29,8 @@
 //! | `ring` | suite `ring`: messages in one order among three members, and the end of one |
 //! | `rpc` | suite `rpc`: calls between two processes, beside the bare means under them |
 //! | `rows`, `hot`, `told` | suite `rows`: rows of a table, beside redb; rows that many change, or watch |
+//! | `shop` | suite `rows`, too: a shop beside the same in PostgreSQL |
+//! | `postgres` | a PostgreSQL of a measurement's own |
 //! | `proxy` | suite `proxy`: an HTTP proxy on the event queue, beside silent connections |
 //! | `load` | suite `load`: the latency of other clients beside antagonists, and 1,000 clients at work |
 
@@ -65,12 +67,14 @@ mod oo7;
 mod page;
 mod papers;
 mod placed;
+mod postgres;
 mod proxy;
 mod report;
 mod ring;
 mod rows;
 mod rpc;
 mod scratch;
+mod shop;
 mod soak;
 mod stale;
 mod tasks;
@@ -301,7 +305,7 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 14] = [
+const CHILDREN: [(&str, Part); 15] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
@@ -315,6 +319,7 @@ const CHILDREN: [(&str, Part); 14] = [
     (proxy::ROLE, proxy::child),
     (ring::ROLE, ring::child),
     (rpc::ROLE, rpc::child),
+    (shop::ROLE, shop::child),
     (stale::ROLE, stale::child),
 ];
 

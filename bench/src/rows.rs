@@ -2,7 +2,8 @@
 //!
 //! A row has four fields: a number, which is its key, two texts and a number. Both stores have the same rows,
 //! sync each commit, and take turns block by block. redb has them as a tree from the key to the other three.
-//! SQLite is not beside: its library is C, and no crate of this workspace builds it.
+//! SQLite is not beside: its library is C, and no crate of this workspace builds it. PostgreSQL is beside the
+//! shop alone, for its programs come with the system.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use tercel::{Client, ClientConfig, Error, Object, ServerConfig, Text, Tx};
 use super::blocks::{Pairs, alternate};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
-use super::{COMMIT, Options, hot, told};
+use super::{COMMIT, Options, hot, shop, told};
 
 #[derive(Object)]
 #[table(key = id)]
@@ -134,6 +135,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 
     let contended = hot::run(options, &scratch)?;
     let watched = told::run(options, &scratch)?;
+    let sold = shop::run(options, &scratch)?;
     let rounds = size.rounds as u64;
     let mut rows = vec![
         inserted,
@@ -153,6 +155,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     ];
     rows.extend(contended);
     rows.push(watched);
+    rows.extend(sold);
     Ok(Report { suite: "rows", commit: COMMIT, machine: Machine::here("embedded"), rows })
 }
 
