@@ -18,7 +18,7 @@ use super::commit::{bare, latencies, rate};
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
 use super::stale::{self, Bare};
-use super::{COMMIT, Options, blocked, keyed, placed};
+use super::{COMMIT, Options, blocked, keyed, pay, placed};
 
 /// As large as what suite `commit` commits.
 #[derive(Object)]
@@ -70,13 +70,15 @@ pub fn run(options: &Options) -> Result<Report, String> {
     options.say("methods with keys");
     let keyed = keyed::run(options, &scratch)?;
     let blocked = blocked::run(options, &scratch)?;
-    let rows = vec![
+    let paid = pay::run(options, &scratch)?;
+    let mut rows = vec![
         one.note(format!("{}; {shape}; {SETTLED}", placed::note())),
         many.note(SETTLED),
         read,
         keyed,
         blocked,
     ];
+    rows.extend(paid);
     Ok(Report { suite: "bank", commit: COMMIT, machine: Machine::here(bank.servers[0].backend()), rows })
 }
 

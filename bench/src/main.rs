@@ -17,7 +17,7 @@
 //! | `graph` | suite `graph`: import and closures of the package graph |
 //! | `cad` | suite `cad`: import and traversals of models |
 //! | `group` | suite `group`: a group of servers, and how fast the end of a member is got over |
-//! | `bank` | suite `bank`: money that goes from one space to another |
+//! | `bank`, `pay` | suite `bank`: money that goes from one space to another, and through three tiers |
 //! | `commit` | suite `commit`: durable commits, one at a time and 64 at once |
 //! | `events` | suite `events`: the event queue beside a loop by hand, and beside silent sources |
 //! | `idle` | suite `idle`: what connections that do nothing cost |
@@ -66,6 +66,7 @@ mod objects;
 mod oo7;
 mod page;
 mod papers;
+mod pay;
 mod placed;
 mod postgres;
 mod proxy;
@@ -305,7 +306,7 @@ fn not_written(path: &Path, e: &std::io::Error) -> Failure {
 type Part = fn(&OsStr) -> Result<(), String>;
 
 /// The variables that make this program a process of a suite, and what it then does.
-const CHILDREN: [(&str, Part); 15] = [
+const CHILDREN: [(&str, Part); 16] = [
     (commit::ROLE, commit::child),
     (events::ROLE, events::child),
     (flex::ROLE, flex::child),
@@ -316,6 +317,7 @@ const CHILDREN: [(&str, Part); 15] = [
     (idle::ROLE, idle::child),
     (load::ROLE, load::child),
     (map::ROLE, map::child),
+    (pay::ROLE, pay::child),
     (proxy::ROLE, proxy::child),
     (ring::ROLE, ring::child),
     (rpc::ROLE, rpc::child),
