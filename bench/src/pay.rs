@@ -168,7 +168,7 @@ pub fn run(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
         options.say(&format!("payments through three tiers, {replicas} replicas of each space"));
         let bank = Bank::start(scratch, replicas, keys(options))?;
         let mut payers = (0..PAIRS).map(|i| Payer::new(&bank, i)).collect::<Result<Vec<_>, _>>()?;
-        // Each has connected, and has paid by all of its accounts' pages.
+        // Each has connected, and application servers have fetched what payments read.
         block(&mut payers, PAIRS, WARM)?;
         for clients in CLIENTS {
             let time = if options.quick { BLOCK_QUICK } else { 10 * BLOCK };
@@ -181,8 +181,9 @@ pub fn run(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
             let latency = Row::new(id("latency"), percentile(&times, 0.5), "ms", n);
             latencies.push(Row { p99: Some(percentile(&times, 0.99)), ..latency });
             let attempts = taken.attempts as f64 / n.max(1) as f64;
-            let note =
-                format!("{attempts:.2} transactions a payment, because others write the same leaf of keys");
+            let note = format!(
+                "{attempts:.2} transactions a payment: one that has read what another one changed meanwhile begins again"
+            );
             rates.push(Row::new(id("rate"), rate, "transfers/s", n).note(note));
             if clients == 1 {
                 shares.push(share(replicas, &times, taken));
@@ -448,7 +449,7 @@ impl Pair {
 
 const BLOCK: Duration = Duration::from_millis(500);
 const BLOCK_QUICK: Duration = Duration::from_millis(400);
-/// Time before the first block of a bank: keys spread over the leaves of their map.
+/// Time before the first block of a bank.
 const WARM: Duration = Duration::from_millis(500);
 /// Time in which a payment is made, on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
