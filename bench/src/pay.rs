@@ -1,5 +1,5 @@
-//! The rows `bank.tiers.64`, `bank.latency.*`, `bank.rate.*` and `bank.2pc_share.*`: payments under keys, from
-//! clients through two application servers to two spaces, from end to end.
+//! The rows `bank.tiers.64`, `bank.latency.*`, `bank.rate.*` and `bank.2pc_share.*`: payments under keys,
+//! from clients through two application servers to two spaces, from end to end.
 //!
 //! Everything is a process of this machine: an application server, and each member of a space. A client pays
 //! between a pair of accounts, one in each space, that no other client uses; with fewer clients than pairs
@@ -326,7 +326,7 @@ impl Payer {
     }
 }
 
-/// Has the first of the clients pay for a time. Gives the payments of a second, and the milliseconds of each.
+/// Has the first of the clients pay for a time. Gives the payments of a second, and the time of each in ms.
 fn block(payers: &mut [Payer], clients: usize, time: Duration) -> Result<(f64, Vec<f64>), String> {
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); clients];
     let each = payers.iter_mut().zip(&mut all).map(|(payer, times)| {

@@ -270,7 +270,7 @@ mod tests {
     use crate::scratch::Scratch;
 
     #[test]
-    fn rows_come_back_errors_are_told_and_nothing_stays() {
+    fn answers_come_and_nothing_stays() {
         if let Err(reason) = programs() {
             return eprintln!("left out: {reason}");
         }
