@@ -66,6 +66,8 @@ mod field;
 pub mod key;
 mod load;
 pub mod map;
+#[doc(hidden)]
+pub mod once;
 mod packed;
 pub mod table;
 pub mod vector;
