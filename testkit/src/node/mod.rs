@@ -11,7 +11,8 @@ pub mod log;
 use tercel_engine::order::log_queue::LogQueue;
 use tercel_engine::order::{Sealed, Sequencer};
 use tercel_engine::server::{
-    Checkpoint, Consult, Effect, Effects, Input, PageUpdate, Recovery, RecoveryError, Server, ServerConfig,
+    Checkpoint, Consult, Effect, Effects, Input, Local, LocalConfig, PageUpdate, Recovery, RecoveryError,
+    Server, ServerConfig,
 };
 use tercel_engine::time::Now;
 use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId, Written};
@@ -57,6 +58,8 @@ pub struct Running<H = ()> {
     /// A replica is to be recovered up to there.
     pub recovers: Option<LogPosition>,
     consults: Vec<(ViewId, Consult)>,
+    /// The transactions of methods.
+    local: Local,
     /// The state that the host keeps.
     pub host: H,
     /// The log is no longer needed below this, and whether it is to be cut there.
@@ -132,6 +135,7 @@ impl<H> Node<H> {
             pin_next: None,
             recovers: None,
             consults: Vec::new(),
+            local: Local::new(LocalConfig::default()),
             host,
             needed: Stamp::ZERO,
             truncates: false,
@@ -182,11 +186,15 @@ impl<H> Node<H> {
         Ok(out)
     }
 
-    /// Tells the machine what happened at a time of the world. Gives what it wants done.
+    /// Tells the machine what happened at a time of the world, and has it run the methods that are due. Gives
+    /// what it wants done.
     pub fn take(&mut self, time_us: u64, input: Input<'_>) -> Effects {
         let (mut out, now) = (Effects::default(), self.clock.now(time_us));
         if let Some(running) = &mut self.running {
             running.machine.handle(now, input, &mut out);
+            if running.machine.has_calls() {
+                running.machine.run_calls(now, &mut running.local, &mut out);
+            }
         }
         out
     }
