@@ -308,6 +308,12 @@ impl<'c> Tx<'c> {
         })
     }
 
+    /// The way to its home: some mistakes that builds with dropped rules make need a second transaction.
+    #[cfg(tercel_mutants)]
+    pub fn port(&self) -> &'c dyn Port {
+        self.port
+    }
+
     /// The stamp of the state that it reads.
     pub fn snapshot(&self) -> Stamp {
         self.scope.snapshot()

@@ -321,6 +321,17 @@ OF_SPACES {
     DecideWithoutVotes,
     PreparesNotJoined,
 }
+/// The rules of keys: worlds of `tercel-engine`'s tests, in which requests are repeated, notice them.
+OF_KEYS {
+    /// An answer is kept by another transaction than the one that has the effect.
+    OnceOutside,
+    /// A key is looked for in a transaction before the one that has the effect.
+    OnceLooksEarly,
+    /// A key is taken to stand for any request.
+    OnceDigestIgnored,
+    /// A generation of keys is let go of a day before its time.
+    OnceDayDropped,
+}
 /// The rules of a cut through several spaces that are restored: tests of `tercel-engine` notice them.
 OF_CUTS {
     /// A space keeps what rests on more of another than the cut has.

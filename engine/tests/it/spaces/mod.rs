@@ -1,8 +1,10 @@
 //! Sessions over several spaces: no effect is seen without its cause, whatever is late.
 
 mod foreign;
+mod ground;
 mod groups;
 mod judged;
+mod keys;
 mod several;
 mod transfers;
 

@@ -8,30 +8,21 @@
 #![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use tercel_engine::client::Client;
 use tercel_engine::error::Error;
-use tercel_engine::random::Random;
-use tercel_engine::server::{Consult, Consulted, Input, ServerConfig};
+use tercel_engine::server::ServerConfig;
 use tercel_engine::spaces::{Cut, Session};
-use tercel_engine::time::Now;
-use tercel_engine::txn::{Across, Home, Isolation, Port, Step, Tx};
-use tercel_wire::id::{SpaceId, ViewId};
+use tercel_engine::txn::{Isolation, Tx};
 use tercel_wire::record::Ref;
 use tercel_wire::vector::Vector;
 
-use super::groups;
-use crate::readers::world::World as Group;
-use crate::world::node::Node;
+use super::ground::{self, Course, Ground, Space};
 use crate::world::things::{Thing, set, thing};
-use crate::world::{Chaos, SPACE, World};
 
 const SPACES: usize = 3;
 const NAMES: [&str; SPACES] = ["north", "south", "west"];
 const SESSIONS: usize = 3;
-/// The client by which a server reaches another space.
-const CARRIER: usize = SESSIONS;
 const ACCOUNTS: usize = 2;
 const MONEY: u64 = 100;
 /// The spaces between which money is moved.
@@ -55,134 +46,10 @@ struct Knows {
     unheard: [u64; PAIRS.len()],
 }
 
-/// A question of a server to another space, which is asked by a call.
-struct Carried {
-    from: (usize, usize),
-    view: ViewId,
-    consult: Consult,
-    to: usize,
-    call: u64,
-}
-
-/// A space with its servers, and a client of each session.
-trait Space: Sync {
-    fn at(&self, client: usize, f: &mut dyn FnMut(&mut Client, Now));
-    /// Something happens there.
-    fn step(&self);
-    fn pass_us(&self, us: u64);
-    /// The steps that a wait takes at most.
-    fn patience(&self) -> usize;
-    /// Questions to other spaces, each with its server.
-    fn consults(&self) -> Vec<(usize, ViewId, Consult)>;
-    fn take(&self, server: usize, input: Input<'_>);
-    fn renew(&self, client: usize, seed: u64);
-    /// Something bad happens there, or ends.
-    fn trouble(&self, random: &mut Random);
-    /// Nothing bad happens any more.
-    fn heal(&self);
-}
-
-impl Space for World {
-    fn at(&self, client: usize, f: &mut dyn FnMut(&mut Client, Now)) {
-        let mut inner = self.lock();
-        let now = inner.now;
-        f(&mut inner.clients[client], now);
-        inner.send(client);
-    }
-
-    fn step(&self) {
-        self.wait();
-    }
-
-    fn pass_us(&self, us: u64) {
-        self.lock().pass(us);
-    }
-
-    fn patience(&self) -> usize {
-        300
-    }
-
-    fn consults(&self) -> Vec<(usize, ViewId, Consult)> {
-        self.lock().node.take_consults().into_iter().map(|(view, consult)| (0, view, consult)).collect()
-    }
-
-    fn take(&self, _server: usize, input: Input<'_>) {
-        self.lock().server_takes(input);
-    }
-
-    fn renew(&self, client: usize, seed: u64) {
-        self.renew_client(client, seed);
-    }
-
-    fn trouble(&self, _: &mut Random) {
-        self.lock().chaos = Chaos { cut: 300, crash: 1_200, ..Chaos::default() };
-    }
-
-    fn heal(&self) {
-        let mut inner = self.lock();
-        inner.chaos = Chaos::default();
-        if !inner.node.is_up() {
-            inner.start();
-        }
-    }
-}
-
-impl Space for Group {
-    fn at(&self, client: usize, f: &mut dyn FnMut(&mut Client, Now)) {
-        self.with(|w| {
-            f(&mut w.clients[client], Now(w.now));
-            w.after_client(client);
-        });
-    }
-
-    fn step(&self) {
-        self.steps(1);
-    }
-
-    fn pass_us(&self, us: u64) {
-        self.pass(us);
-    }
-
-    fn patience(&self) -> usize {
-        2_000
-    }
-
-    fn consults(&self) -> Vec<(usize, ViewId, Consult)> {
-        let take = |(n, node): (usize, &mut Node)| {
-            node.take_consults().into_iter().map(move |(view, consult)| (n, view, consult))
-        };
-        self.with(|w| w.nodes.iter_mut().enumerate().flat_map(take).collect())
-    }
-
-    fn take(&self, server: usize, input: Input<'_>) {
-        self.with(|w| w.take(server, input));
-    }
-
-    fn renew(&self, client: usize, _seed: u64) {
-        self.with(|w| w.renew_client(client));
-    }
-
-    fn trouble(&self, random: &mut Random) {
-        groups::trouble(self, random);
-    }
-
-    fn heal(&self) {
-        groups::heal(self);
-    }
-}
-
 pub struct Hosts {
-    spaces: Vec<Box<dyn Space>>,
+    ground: Ground,
     kept: Vec<Kept>,
-    random: Mutex<Random>,
     knows: Mutex<Vec<Knows>>,
-    /// By session: steps of its waits until its process ends.
-    lives: [AtomicI64; SESSIONS],
-    depth: AtomicUsize,
-    /// Nothing bad happens, and only what was begun goes on.
-    is_calm: AtomicBool,
-    carried: Mutex<Vec<Carried>>,
-    seeds: AtomicUsize,
     pub counts: Counts,
 }
 
@@ -193,47 +60,16 @@ pub struct Counts {
     pub refused: AtomicUsize,
     pub vanished: AtomicUsize,
     pub cuts: AtomicUsize,
-    pub carried: AtomicUsize,
     pub wrong: Mutex<Vec<String>>,
 }
 
-/// The way of a session to its client of a space.
-struct Joint<'w> {
-    hosts: &'w Hosts,
-    session: usize,
-    at: usize,
-}
-
-impl Port for Joint<'_> {
-    fn now(&self) -> Now {
-        let mut now = Now(0);
-        self.hosts.spaces[self.at].at(self.session, &mut |_, is| now = is);
-        now
+impl Course for Hosts {
+    fn ground(&self) -> &Ground {
+        &self.ground
     }
 
-    fn drive(
-        &self,
-        _until: Option<Now>,
-        step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
-    ) -> Result<(), Error> {
-        let space = &self.hosts.spaces[self.at];
-        for _ in 0..space.patience() {
-            if self.hosts.lives[self.session].load(Relaxed) <= 0 {
-                return Err(Error::Unavailable("its process has ended".into()));
-            }
-            let mut is_done = false;
-            space.at(self.session, &mut |client, now| is_done = step(client, now) == Step::Done);
-            if is_done {
-                return Ok(());
-            }
-            self.hosts.lives[self.session].fetch_sub(1, Relaxed);
-            self.hosts.wait(self.at);
-        }
-        Err(Error::Timeout)
-    }
-
-    fn back_off(&self, _: u64) {
-        self.hosts.wait(self.at);
+    fn go_on(&self) {
+        self.act();
     }
 }
 
@@ -241,14 +77,8 @@ impl Hosts {
     fn new(seed: u64, spaces: Vec<Box<dyn Space>>) -> Hosts {
         let mut hosts = Hosts {
             kept: Vec::new(),
-            spaces,
-            random: Mutex::new(Random::new(seed)),
+            ground: Ground::new(seed, spaces, SESSIONS),
             knows: Mutex::new((0..SESSIONS).map(|_| Knows::default()).collect()),
-            lives: [const { AtomicI64::new(i64::MAX) }; SESSIONS],
-            depth: AtomicUsize::new(0),
-            is_calm: AtomicBool::new(true),
-            carried: Mutex::default(),
-            seeds: AtomicUsize::new((1 << 40) + seed as usize * 1_000),
             counts: Counts::default(),
         };
         let make = |tx: &Tx<'_>| {
@@ -265,77 +95,19 @@ impl Hosts {
         };
         let make = |name: &str| hosts.with(0, |its| its.space(name).unwrap().run(make)).unwrap();
         hosts.kept = NAMES.map(make).into();
-        hosts.is_calm.store(false, Relaxed);
+        hosts.ground.is_calm.store(false, Relaxed);
         hosts
     }
 
     fn below(&self, n: u64) -> usize {
-        self.random.lock().unwrap().below(n) as usize
-    }
-
-    /// Something happens where it is waited for, and perhaps elsewhere.
-    fn wait(&self, at: usize) {
-        let is_calm = self.is_calm.load(Relaxed);
-        match self.below(24) {
-            0..4 => self.carry(),
-            4..10 => self.spaces[self.below(SPACES as u64)].step(),
-            10 if !is_calm && self.depth.load(Relaxed) < SESSIONS => self.act(),
-            11 => self.spaces[self.below(SPACES as u64)].pass_us(40_000),
-            12 if !is_calm && self.below(20) == 0 => {
-                let mut random = Random::new(self.random.lock().unwrap().next_u64());
-                self.spaces[self.below(SPACES as u64)].trouble(&mut random);
-            }
-            _ => {}
-        }
-        self.spaces[at].step();
-    }
-
-    /// Does what servers ask of the servers of other spaces.
-    fn carry(&self) {
-        let mut carried = self.carried.lock().unwrap();
-        for (space, asking) in self.spaces.iter().enumerate() {
-            for (server, view, consult) in asking.consults() {
-                let to = (consult.space().0 - SPACE.0) as usize;
-                let sent = self.at_carrier(to, |across| match &consult {
-                    Consult::Inquire { of, .. } => across.inquire(*of),
-                    Consult::Settle { settle, .. } => across.settle(settle),
-                });
-                let from = (space, server);
-                match sent {
-                    Some(Ok(call)) => carried.push(Carried { from, view, consult, to, call }),
-                    _ => self.answer(from, view, consult, Consulted::Failed("it is not there".into())),
-                }
-            }
-        }
-        carried.retain(|c| {
-            let Some(answer) = self.at_carrier(c.to, |across| across.answered(c.call)) else { return true };
-            let answer = answer.unwrap_or_else(|e| Consulted::Failed(e.to_string()));
-            self.answer(c.from, c.view, c.consult.clone(), answer);
-            false
-        });
-    }
-
-    fn at_carrier<R>(&self, to: usize, f: impl Fn(&mut dyn Across) -> R) -> R {
-        let mut result = None;
-        self.spaces[to].at(CARRIER, &mut |client, _| result = client.across().map(&f));
-        result.unwrap()
-    }
-
-    fn answer(&self, (space, server): (usize, usize), view: ViewId, consult: Consult, answer: Consulted) {
-        self.counts.carried.fetch_add(1, Relaxed);
-        self.spaces[space].take(server, Input::Consulted(view, consult, answer));
+        self.ground.below(n)
     }
 
     /// Runs `f` in a session that goes on where the last one of its number was.
     fn with<R>(&self, session: usize, f: impl FnOnce(&Session<'_>) -> R) -> R {
-        let ports = [0, 1, 2].map(|at| Joint { hosts: self, session, at });
-        let named = NAMES.into_iter().zip(ports.iter().map(|port| port as &(dyn Port + Sync)));
-        let its = Session::new(named);
-        its.absorb(&self.knows.lock().unwrap()[session].seen).unwrap();
-        let result = f(&its);
-        if let Ok(seen) = its.token() {
-            self.knows.lock().unwrap()[session].seen = seen;
-        }
+        let mut seen = self.knows.lock().unwrap()[session].seen.clone();
+        let result = self.session(&NAMES, session, &mut seen, f);
+        self.knows.lock().unwrap()[session].seen = seen;
         result
     }
 
@@ -345,9 +117,9 @@ impl Hosts {
         if std::mem::replace(&mut self.knows.lock().unwrap()[session].is_busy, true) {
             return;
         }
-        self.depth.fetch_add(1, Relaxed);
+        self.ground.depth.fetch_add(1, Relaxed);
         if self.below(12) == 0 {
-            self.lives[session].store(1 + self.below(40) as i64, Relaxed);
+            self.ground.lives[session].store(1 + self.below(40) as i64, Relaxed);
         }
         match self.below(10) {
             0..4 => self.transfer(session),
@@ -357,17 +129,14 @@ impl Hosts {
             8 => self.strict(session),
             _ => self.cut(session, Isolation::Serializable),
         }
-        let has_ended = self.lives[session].swap(i64::MAX, Relaxed) <= 0;
+        let has_ended = self.ground.renew_ended(session);
         let mut knows = self.knows.lock().unwrap();
         if has_ended {
             self.counts.vanished.fetch_add(1, Relaxed);
             knows[session].seen = Vector::default();
-            for space in &self.spaces {
-                space.renew(session, self.seeds.fetch_add(1, Relaxed) as u64);
-            }
         }
         knows[session].is_busy = false;
-        self.depth.fetch_sub(1, Relaxed);
+        self.ground.depth.fetch_sub(1, Relaxed);
     }
 
     /// By session: what it was told.
@@ -404,7 +173,7 @@ impl Hosts {
                 Ok(())
             })
         });
-        let is_over = self.lives[session].load(Relaxed) <= 0;
+        let is_over = self.ground.lives[session].load(Relaxed) <= 0;
         let mut knows = self.knows.lock().unwrap();
         match moved {
             Ok(()) => {
@@ -518,17 +287,10 @@ impl Hosts {
 
     /// Everything works again: what was begun comes to its end, in all spaces the same.
     fn end(&self) {
-        self.is_calm.store(true, Relaxed);
-        self.spaces.iter().for_each(|space| space.heal());
+        self.ground.calm();
         // A strict reader begins where nothing waits to be settled.
         let read = (0..200).find_map(|_| {
-            for _ in 0..20 {
-                self.carry();
-                for space in &self.spaces {
-                    (0..50).for_each(|_| space.step());
-                    space.pass_us(50_000);
-                }
-            }
+            self.ground.settle();
             self.with(0, |its| its.read_with(Isolation::Strict, |cut| self.look(cut, false))).ok()
         });
         let Some(all) = read else { return self.wrong("a transaction is not settled".into()) };
@@ -544,11 +306,9 @@ impl Hosts {
     }
 }
 
-fn play_in(seed: u64, space: impl Fn(u64) -> Box<dyn Space>, acts: usize) -> Hosts {
-    let hosts = Hosts::new(seed, (0..SPACES as u64).map(space).collect());
-    for space in &hosts.spaces {
-        space.trouble(&mut Random::new(seed));
-    }
+fn play_in(seed: u64, spaces: Vec<Box<dyn Space>>, acts: usize) -> Hosts {
+    let hosts = Hosts::new(seed, spaces);
+    hosts.ground.trouble(seed);
     for _ in 0..acts {
         hosts.act();
         hosts.wait(hosts.below(SPACES as u64));
@@ -559,22 +319,14 @@ fn play_in(seed: u64, space: impl Fn(u64) -> Box<dyn Space>, acts: usize) -> Hos
 
 /// Plays a world of lone servers.
 pub fn play(seed: u64) -> Hosts {
-    let config = || ServerConfig { keepalive_ms: 1_000, ..ServerConfig::default() };
-    let id = |n| SpaceId(SPACE.0 + n);
-    let space = |n| World::of_space(id(n), SPACES as u64 * seed + n, SESSIONS + 1, config());
-    play_in(seed, |n| Box::new(space(n)), 60)
+    let config = ServerConfig { keepalive_ms: 1_000, ..ServerConfig::default() };
+    play_in(seed, ground::lone(seed, SPACES as u64, SESSIONS + 1, &config), 60)
 }
 
 /// Plays a world of groups: some sessions read at members that follow.
 pub fn play_groups(seed: u64) -> Hosts {
-    let config = || ServerConfig { keepalive_ms: 200, ..ServerConfig::default() };
-    let space = |n| {
-        let group = Group::of_space(SpaceId(SPACE.0 + n), SPACES as u64 * seed + n, config());
-        groups::populate(&group);
-        group.client(None);
-        group
-    };
-    play_in(seed, |n| Box::new(space(n)), 40)
+    let config = ServerConfig { keepalive_ms: 200, ..ServerConfig::default() };
+    play_in(seed, ground::groups(seed, SPACES as u64, SESSIONS + 1, &config), 40)
 }
 
 impl Hosts {
@@ -587,8 +339,9 @@ impl Hosts {
 fn play_worlds(play: fn(u64) -> Hosts, worlds: u64) {
     let mut all = [0u64; 5];
     for seed in 0..worlds {
-        let Counts { moved, refused, vanished, cuts, carried, wrong } = play(seed).counts;
-        let counts = [moved, refused, vanished, cuts, carried].map(AtomicUsize::into_inner);
+        let Hosts { ground, counts, .. } = play(seed);
+        let Counts { moved, refused, vanished, cuts, wrong } = counts;
+        let counts = [moved, refused, vanished, cuts, ground.carried].map(AtomicUsize::into_inner);
         all.iter_mut().zip(counts).for_each(|(all, count)| *all += count as u64);
         let wrong = wrong.into_inner().unwrap();
         assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
