@@ -280,7 +280,7 @@ fn check_rows(suite: Suite, only: &[String]) -> Result<(), Failure> {
         Suite::Rpc => ("rpc", rpc::names()),
         Suite::Group => ("group", group::names()),
         Suite::Flex => ("flex", flex::names()),
-        Suite::Oo7 => ("oo7", vec![traversals::MEDIUM.into()]),
+        Suite::Oo7 => ("oo7", vec![traversals::MEDIUM.into(), traversals::WHOLE.into()]),
         _ if only.is_empty() => return Ok(()),
         _ => {
             return Err(Failure::new(

@@ -15,13 +15,13 @@ use std::time::Instant;
 use tercel::tools::wire::page::PAGE_BYTES;
 use tercel::{Client, ClientConfig, Error, HacParams, Policy, ServerConfig, Tx};
 
-use super::blocks::{Pairs, alternate};
+use super::blocks::{Pairs, alternate, median};
 use super::callgrind;
 use super::hop;
 use super::lru;
 use super::map;
 use super::native::{Arena, ArenaIndex, ArenaPointers, Tally, Visited};
-use super::objects;
+use super::objects::{self, whole};
 use super::oo7::Spec;
 use super::report::{Machine, Report, Row};
 use super::scratch::Scratch;
@@ -35,6 +35,11 @@ use super::{COMMIT, Options};
 pub fn run(options: &Options) -> Result<Report, String> {
     let scratch = Scratch::new(options.dir.as_deref(), "oo7")?;
     let mut rows = Vec::new();
+    if options.only.iter().any(|row| row == WHOLE) {
+        let database = Database::build(Spec::SMALL, WHOLE, &scratch, options)?;
+        database.whole(options, &mut rows)?;
+        return Ok(Report { suite: "oo7", commit: COMMIT, machine: Machine::here(database.backend), rows });
+    }
     if !options.only.is_empty() {
         let database = Database::build(Spec::MEDIUM, MEDIUM, &scratch, options)?;
         database.hot(options, &mut rows)?;
@@ -121,6 +126,42 @@ impl Database {
             rows.push(threads::row(&client, &index, self.spec.parts(), rounds)?);
             rows.push(Row::new("oo7.t1.visited", t1.tally.visits as f64, "parts", 1));
             rows.push(Row::new("oo7.t6.visited", t6.tally.visits as f64, "parts", 1));
+        }
+        client.close().map_err(failed)
+    }
+
+    /// Every operation of OO7, hot, each a transaction: its time, and that its count is the generator's.
+    fn whole(&self, options: &Options, rows: &mut Vec<Row>) -> Result<(), String> {
+        options.say("all operations of the small database");
+        let client = open_hot(&self.server)?;
+        whole::index(&client).map_err(failed)?;
+        let census = whole::Census::new(self.spec, SEED);
+        let mut work = whole::Work::new(&census);
+        let operations = census.operations(&work);
+        let mut times = vec![Vec::new(); operations.len()];
+        // The first round warms, and an even number of rounds leaves the database as it was.
+        for round in 0..WHOLE_ROUNDS {
+            for (op, times) in operations.iter().zip(&mut times) {
+                let begin = Instant::now();
+                let count = client.run(|tx| (op.run)(tx, &mut work)).map_err(failed)?;
+                let took = begin.elapsed().as_secs_f64() * 1e3;
+                if count != op.expected {
+                    return Err(format!(
+                        "{} counted {count} {} instead of {}",
+                        op.name, op.unit, op.expected
+                    ));
+                }
+                if round > 0 {
+                    times.push(took);
+                }
+            }
+        }
+        for (op, mut times) in operations.iter().zip(times) {
+            let n = times.len() as u64;
+            let row = Row::new(format!("oo7.whole.{}", op.name), median(&mut times), "ms", n);
+            rows.push(
+                row.note(format!("{} {}, hot; updates with their durable commit", op.expected, op.unit)),
+            );
         }
         client.close().map_err(failed)
     }
@@ -340,6 +381,12 @@ pub fn failed(e: impl std::fmt::Display) -> String {
 
 /// The medium database in names of rows, and the row of `--only` that has its hot traversals alone.
 pub const MEDIUM: &str = "medium";
+
+/// The row of `--only` that has every operation of OO7, by itself.
+pub const WHOLE: &str = "whole";
+
+/// Rounds of all operations, of which the first is not timed.
+const WHOLE_ROUNDS: usize = 6;
 
 /// The seed of every database that is built.
 pub const SEED: u64 = 1;

@@ -1,4 +1,4 @@
-//! OO7 in Tercel, written as a program of a user would be: classes, a builder, two traversals.
+//! OO7 in Tercel, written as a program of a user would be: classes, a builder, all operations.
 //!
 //! Nothing here knows more than the library's public face. The traversals visit in the order of the native
 //! ones and leave the same tally.
@@ -6,6 +6,7 @@
 mod build;
 mod classes;
 mod traverse;
+pub mod whole;
 
 pub use build::build;
 pub use traverse::{t1, t1_in_steps, t2b, t6};
@@ -58,6 +59,23 @@ mod tests {
             assert!(between.visits == before.visits && between.checksum != before.checksum);
             client.run(|tx| t2b(tx, visited)).unwrap();
             assert_eq!(client.run(|tx| t1(tx, visited)).unwrap(), before);
+        });
+    }
+
+    #[test]
+    fn every_operation_counts_what_was_generated() {
+        with_tiny(|client, _, visited| {
+            whole::index(client).unwrap();
+            let census = whole::Census::new(Spec::TINY, SEED);
+            let mut work = whole::Work::new(&census);
+            let before = client.run(|tx| t1(tx, visited)).unwrap();
+            for _ in 0..2 {
+                for op in census.operations(&work) {
+                    let count = client.run(|tx| (op.run)(tx, &mut work)).unwrap();
+                    assert_eq!(count, op.expected, "{}", op.name);
+                }
+            }
+            assert_eq!(client.run(|tx| t1(tx, visited)).unwrap(), before, "each is its own opposite");
         });
     }
 }

@@ -77,12 +77,12 @@ pub fn t2b(tx: &Tx<'_>, visited: &mut Visited) -> Result<Tally, Error> {
     Ok(tally)
 }
 
-fn design_root<'t>(tx: &'t Tx<'_>) -> Result<Obj<'t, Assembly>, Error> {
+pub(super) fn design_root<'t>(tx: &'t Tx<'_>) -> Result<Obj<'t, Assembly>, Error> {
     tx.get_root::<Module>(ROOT)?.design_root().get()
 }
 
 /// Calls `f` with each composite part referred to as private at or below an assembly.
-fn each_private(
+pub(super) fn each_private(
     assembly: &Obj<'_, Assembly>,
     f: &mut impl FnMut(&Obj<'_, Composite>) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -153,6 +153,6 @@ fn swap(part: &Obj<'_, Part>, visited: &mut Visited, tally: &mut Tally) -> Resul
 }
 
 /// A part's number, counted from zero.
-fn number(part: &Obj<'_, Part>) -> u32 {
+pub(super) fn number(part: &Obj<'_, Part>) -> u32 {
     part.id().wrapping_sub(1)
 }

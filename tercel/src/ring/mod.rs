@@ -39,11 +39,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use tercel_lock::unpoison;
 use tercel_ring as machine;
 use tercel_ring::members::{MEMBERS_MAX, Place};
 use tercel_ring::pack::MESSAGE_MAX;
 use tercel_ring::packet::BYTES_MIN;
-use tercel_lock::unpoison;
 use thiserror::Error;
 
 use crate::address::is_this_host;

@@ -13,11 +13,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_reuseport;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, connect, socket_with};
 use tercel_datagram::Packets;
+use tercel_engine::time::Now;
+use tercel_events::DatagramSocket;
 use tercel_ring as machine;
 use tercel_ring::members::{Place, Set};
 use tercel_ring::{Input, Output};
-use tercel_engine::time::Now;
-use tercel_events::DatagramSocket;
 
 use super::keys::Keys;
 use super::number::Numbers;
