@@ -170,8 +170,8 @@ pub enum Suite {
     Oo7,
     /// Durable commits, one at a time and 64 at once
     Commit,
-    /// Transfers between two spaces: durable in both, one at a time and 16 at once; payments under keys through
-    /// three tiers, with 1 to 3 replicas, and beside PostgreSQL where that is installed
+    /// Transfers between two spaces: durable in both, one at a time and 16 at once; payments under keys
+    /// through three tiers, with 1 to 3 replicas, and beside PostgreSQL where that is installed
     Bank,
     /// The event queue beside a loop written by hand: batches, silent sources, declaring and revoking
     Events,
