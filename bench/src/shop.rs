@@ -131,7 +131,7 @@ pub fn run(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
             return Ok(Vec::new());
         }
     };
-    let seats = if options.quick { 60_000 } else { 400_000 };
+    let seats = if options.quick { 120_000 } else { 400_000 };
     fill_theirs(&mut theirs.connect()?, seats)?;
     let (dir, version) = (scratch.join("shop"), theirs.version()?);
     std::fs::create_dir(&dir).map_err(failed)?;
@@ -152,7 +152,7 @@ pub fn run(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
                 (0..clients).map(|_| way.connect(&theirs)).collect::<Result<_, _>>()?;
             let mut n = 0.0;
             let pairs = alternate(
-                if options.quick { 5 } else { 9 },
+                if options.quick { 12 } else { 30 },
                 || rate(BLOCK, connections.iter_mut().map(|one| || way.sell(one, next(&sales[0])))),
                 || {
                     let rate = rate(BLOCK, ours.iter().map(|client| || sell(client, shop, next(&sales[1]))))?;
@@ -297,7 +297,7 @@ impl Way {
 }
 
 /// Time of a block.
-const BLOCK: Duration = Duration::from_millis(400);
+const BLOCK: Duration = Duration::from_millis(200);
 
 fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
