@@ -206,7 +206,7 @@ const END_TO_END: &str = "from a client's call to its answer: a payment under a 
 
 /// The remark on groups of two.
 const TWO: &str = "a group of two goes on only while both are there: it commits when both have synced, and outlives the end of \
-    neither, so it is slower than one server and no safer against its standstill; it is measured for the step to three alone";
+    neither, so it stands still no less often than one server and only has a second copy; it is measured for the step to three alone";
 
 /// The share of two-phase commit in the time of a payment.
 fn share(replicas: usize, times: &[f64], taken: Taken) -> Row {
