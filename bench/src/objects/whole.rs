@@ -168,7 +168,9 @@ impl Census {
             op("t3b", "updates", t1, |tx, work| changed(tx, work, Update::All, 1, redate)),
             op("t3c", "updates", 4 * t1, |tx, work| changed(tx, work, Update::All, 4, redate)),
             op("t4", "letters", of_documents(|of| of.0), t4),
+            // Twice, for T4 counts letters that it replaces.
             op("t5", "replaced", of_documents(|of| of.1), t5),
+            op("t5undo", "replaced", of_documents(|of| of.1), t5),
             op("t6", "parts", t6, |tx, _| super::t6(tx).map(|tally| tally.visits)),
             op("t7", "assemblies", work.parts.iter().map(|part| self.above(*part)).sum(), t7),
             op("t8", "letters", self.manual.0, |tx, _| Ok(manual(tx)?.matches('I').count() as u64)),
