@@ -32,10 +32,10 @@ pub struct ServerStatus {
     /// State of the log and of the page store.
     #[serde(flatten)]
     pub storage: Storage,
-    /// What a leader alone knows; none of a follower.
+    /// Facts that a leader alone knows; none of a follower.
     #[serde(flatten)]
     pub leading: Option<Leading>,
-    /// What a follower alone knows; none of a leader.
+    /// Facts that a follower alone knows; none of a leader.
     #[serde(flatten)]
     pub following: Option<Following>,
     /// The group; none of a server that is of none.
@@ -157,7 +157,7 @@ pub struct Syncs {
     pub sum_us: u64,
 }
 
-/// What a leader alone knows.
+/// Facts that a leader alone knows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Leading {
@@ -299,7 +299,7 @@ pub struct Part {
     pub age_ms: u64,
 }
 
-/// What a follower alone knows.
+/// Facts that a follower alone knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Following {

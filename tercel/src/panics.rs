@@ -26,7 +26,7 @@ thread_local! {
 /// need not print it.
 ///
 /// # Errors
-/// What it panicked with.
+/// The value that it panicked with.
 pub(crate) fn expected<T>(run: impl FnOnce() -> T) -> thread::Result<T> {
     let before = IS_EXPECTED.replace(true);
     // Unwind safe: each caller says so of what its closure touches.

@@ -121,8 +121,8 @@ pub fn decode(layout: &Layout, payload: &Payload<'_>) -> Result<Datum, DecodeErr
     Reader { part: &part }.record(layout, payload.record(), 0)
 }
 
-/// Reads the fields of the checked body of an object. `part` gives the bytes of a large part, as many as it is
-/// told; none if there is no such part. The elements of lists of references have four.
+/// Reads the fields of the checked body of an object. `part` gives the bytes of a large part, as many as it
+/// is told; none if there is no such part. The elements of lists of references have four.
 ///
 /// # Errors
 /// If a part is missing, or not of its type.

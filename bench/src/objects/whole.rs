@@ -77,7 +77,7 @@ pub fn index(client: &Client) -> Result<(), Error> {
 /// An operation: its name in the paper, and the count that it must give.
 pub struct Operation {
     pub name: &'static str,
-    /// What is counted.
+    /// The noun of the count.
     pub unit: &'static str,
     pub expected: u64,
     pub run: fn(&Tx<'_>, &mut Work) -> Result<u64, Error>,
