@@ -594,7 +594,7 @@ impl Leader {
     fn begin_cycle(&mut self, wanted: Wanted, work: &Work) {
         let collecting = &mut self.reclaiming.collecting;
         collecting.cycle = Some(Box::new(Cycle::new(wanted)));
-        for (_, part) in work.replica.prepares.iter() {
+        for (_, part) in work.replica.prepares.iter().filter(|_| !dropped(Rule::HeldLostInCollection)) {
             collecting.name(&across::names(&part.entry().logged.effects, &work.replica.catalogue));
         }
     }

@@ -36,6 +36,7 @@ use crate::order::quorum::Other;
 use crate::order::quorum::packet::put_entries;
 use crate::order::{self, Found};
 use crate::pages::has_objects;
+use crate::replica::prepares::Prepares;
 use crate::replica::saved::Saved;
 use crate::time::Now;
 
@@ -187,7 +188,18 @@ impl Sessions {
             return cx.refuse(asked, Refusal::FULL, text);
         }
         // Rows of counts are shared with the state until that changes them.
-        let state = cx.work.replica.save();
+        let is_held_lost = match &log {
+            Some(_) => dropped(Rule::HeldLostInCopy),
+            None => dropped(Rule::HeldLostInBackup),
+        };
+        let state = match is_held_lost {
+            true => {
+                let mut lacking = cx.work.replica.clone();
+                lacking.prepares = Prepares::default();
+                lacking.save()
+            }
+            false => cx.work.replica.save(),
+        };
         let begun = BackupBegun {
             stamp: cx.work.replica.stamp,
             view: cx.work.replica.view(),

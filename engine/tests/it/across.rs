@@ -7,13 +7,15 @@ use std::sync::Arc;
 use crate::world::hand::{A, B, Hand, Said, Work, object, outcomes, recovery, refused};
 use tercel_engine::limits::{AWAITING_MAX, HELD_US, PREPARES_CLIENT_MAX};
 use tercel_engine::order::Sealed;
+use tercel_engine::replica::Replica;
 use tercel_engine::replica::entry::Entry;
+use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::{CollectConfig, Conn, Consult, Consulted, Input, Recovery, ServerConfig};
 use tercel_wire::frame::Kind;
 use tercel_wire::id::{ClassId, ClientId, OpId, Oref, SpaceId, Stamp, ViewId};
 use tercel_wire::message::{
-    AwaitSettled, Collect, Decide, Decided, Decision, Depend, Held, Inquire, Limit, Ping, Pong, Prepare,
-    Prepared, Refusal, Settle, Write,
+    AwaitSettled, BackupPart, Collect, Decide, Decided, Decision, Depend, Held, Inquire, Limit, Ping, Pong,
+    Prepare, Prepared, Refusal, Settle, Write,
 };
 use tercel_wire::vector::{Seen, Vector};
 
@@ -735,7 +737,7 @@ fn restored_space_tells_its_decisions() {
 
 #[test]
 fn collection_keeps_what_a_part_names() {
-    for prepared_at in 0..6 {
+    for prepared_at in 0..7 {
         let collect = CollectConfig { is_automatic: false, grace_ms: 1_000, ..CollectConfig::default() };
         let config = ServerConfig { collect, ..ServerConfig::default() };
         let mut hand = Hand::greeted(Recovery::new(config, SpaceId(1), None, 0).unwrap(), Vec::new());
@@ -746,10 +748,14 @@ fn collection_keeps_what_a_part_names() {
         s.commit(5, &[], &[(x, true, 1), (y, true, 2)]);
         let new = Oref::new(s.hand.lease(A, 1)[0], 0).unwrap();
         let mut prepared = None;
+        if prepared_at == 6 {
+            prepared = s.prepare(1, &[s.y], &[(s.x, false, 7), (new, true, 3)]).ok();
+            assert!(prepared.is_some());
+        }
         s.hand.send(B, Kind::Collect, |o| Collect { is_dry: false }.encode(o));
         for round in 0..200 {
             s.hand.sync();
-            if round == [0, 1, 3, 8, 15, 16][prepared_at] {
+            if [0, 1, 3, 8, 15, 16].get(prepared_at) == Some(&round) {
                 prepared = s.prepare(1, &[s.y], &[(s.x, false, 7), (new, true, 3)]).ok();
             }
             while let Some(read) = s.hand.reads.pop() {
@@ -765,5 +771,36 @@ fn collection_keeps_what_a_part_names() {
         assert_eq!((s.value(s.x), s.value(s.y)), (Some(1), Some(2)), "{prepared_at}");
         assert!(has(&s.settle(1, prepared, true), Kind::Settled));
         assert_eq!((s.value(s.x), s.value(new)), (Some(7), Some(3)), "{prepared_at}");
+    }
+}
+
+#[test]
+fn backup_has_what_is_prepared() {
+    let mut s = space();
+    let prepared = s.prepare(1, &[s.y], &[(s.x, false, 7)]).unwrap();
+    s.hand.send(B, Kind::Backup, |_| ());
+    s.hand.input(Input::Pinned(s.hand.view(), 1, Ok(())));
+    let said = s.hand.send(B, Kind::BackupNext, |_| ());
+    let [(B, Kind::BackupPart, _, body)] = &said[..] else { panic!("no part comes: {said:?}") };
+    let BackupPart::State(state) = BackupPart::decode(body).unwrap() else { panic!("no state comes") };
+    let restored = Replica::restored(&Saved::parse(state).unwrap()).unwrap();
+    assert!(restored.prepares.get(prepared).is_some() && restored.prepares.len() == 1);
+}
+
+/// For builds with `--cfg tercel_mutants`, as the step `worlds` of `.ci/run` makes one.
+#[cfg(tercel_mutants)]
+#[test]
+fn dropped_rules_of_holds_are_noticed() {
+    use crate::group::copy_has_what_is_prepared;
+    use tercel_engine::mutant::{Rule, drop_rule};
+
+    for rule in Rule::OF_HOLDS {
+        let all =
+            [backup_has_what_is_prepared, copy_has_what_is_prepared, collection_keeps_what_a_part_names];
+        drop_rule(Some(*rule));
+        let noticed: Vec<_> = all.map(|test| std::panic::catch_unwind(test).is_err()).into();
+        drop_rule(None);
+        println!("{rule:?} is noticed by {noticed:?}");
+        assert!(noticed.contains(&true), "{rule:?} can be dropped");
     }
 }

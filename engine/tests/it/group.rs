@@ -5,6 +5,8 @@ use tercel_engine::order::quorum::members::{Member, Members};
 use tercel_engine::order::quorum::packet::{Append, Check, Contents, Packet, Vote, sign_of_life};
 use tercel_engine::order::quorum::remembered::Started;
 use tercel_engine::order::quorum::{Config, Quorum, Run, Start};
+use tercel_engine::replica::Replica;
+use tercel_engine::replica::saved::Saved;
 use tercel_engine::server::{
     Conn, Effect, Effects, Input, MEMBERS_VERSION, Membership, OPERATOR, Proof, Recovery, Server,
     ServerConfig,
@@ -12,10 +14,12 @@ use tercel_engine::server::{
 use tercel_engine::time::Now;
 use tercel_testkit::hand::{A, B};
 use tercel_wire::frame::{Header, Kind, split};
-use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, SpaceId, Stamp, ViewId, Written};
+use tercel_wire::id::{
+    ClientId, EntryId, LogPosition, MemberId, OpId, Oref, PageId, SpaceId, Stamp, ViewId, Written,
+};
 use tercel_wire::message::{
-    Challenge, Depend, Health, HealthState, Hello, Join, Opening, Prove, Refusal, Refused, Regroup,
-    Regrouping, Transfer, TransferBegun, Welcome,
+    BackupPart, Challenge, CommitEffects, Depend, Health, HealthState, Hello, Join, Opening, Prepare, Prove,
+    Refusal, Refused, Regroup, Regrouping, Transfer, TransferBegun, Welcome,
 };
 use tercel_wire::vector::Vector;
 
@@ -425,6 +429,30 @@ fn copy_is_given_before_view_is_stable() {
     // Nobody has greeted.
     let parts = first.ask(A, Kind::BackupNext, &[]);
     assert!(matches!(parts[..], [(A, Kind::BackupPart, _)]), "{parts:?}");
+}
+
+#[test]
+pub fn copy_has_what_is_prepared() {
+    let mut first = First::leading();
+    first.greet(B);
+    let op = |client, view| OpId { client: ClientId(client), slot: 0, seq: 1, view };
+    let (mine, view) = (op(B.0, first.server.view()), ViewId::new(1, 1));
+    let read = Oref::new(PageId::new(2).unwrap(), 0).unwrap();
+    let (mut bytes, mut body) = (Vec::new(), Vec::new());
+    CommitEffects { base: first.server.visible(), reads: vec![read], writes: vec![] }.encode(&mut bytes);
+    let (of, coordinator) = (op(77, view), SpaceId(99));
+    Prepare { op: mine, of, coordinator, seen: Vector::default(), bytes: &bytes }.encode(&mut body);
+    first.frame(B, Kind::Prepare, &body);
+    (0..4).for_each(|_| first.is_answered(true));
+    let mut transfer = Vec::new();
+    Transfer { group: 7, member: LEADER }.encode(&mut transfer);
+    let said = first.ask(A, Kind::Transfer, &transfer);
+    assert!(matches!(said[..], [(A, Kind::TransferBegun, _)]), "{said:?}");
+    let said = first.ask(A, Kind::BackupNext, &[]);
+    let [(A, Kind::BackupPart, body)] = &said[..] else { panic!("no part comes: {said:?}") };
+    let BackupPart::State(state) = BackupPart::decode(body).unwrap() else { panic!("no state comes") };
+    let copied = Replica::restored(&Saved::parse(state).unwrap()).unwrap();
+    assert_eq!(copied.prepares.len(), 1);
 }
 
 #[test]

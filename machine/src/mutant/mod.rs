@@ -321,6 +321,16 @@ OF_SPACES {
     DecideWithoutVotes,
     PreparesNotJoined,
 }
+/// The rules of what prepared parts hold, beside those that worlds of several spaces notice: tests of
+/// `tercel-engine` by hand notice them.
+OF_HOLDS {
+    /// A copy for a member lacks the parts that are prepared.
+    HeldLostInCopy,
+    /// A backup lacks the parts that are prepared.
+    HeldLostInBackup,
+    /// A collection does not begin at what prepared parts name.
+    HeldLostInCollection,
+}
 /// The rules of keys: worlds of `tercel-engine`'s tests, in which requests are repeated, notice them.
 OF_KEYS {
     /// An answer is kept by another transaction than the one that has the effect.
