@@ -1,7 +1,9 @@
 //! Inserting and removing: the leaf changes, and what no longer fits or is hardly filled goes up.
 //!
-//! Every node whose contents go elsewhere is itself written, so two transactions that touch the same part
-//! conflict even if they check nothing but what they wrote.
+//! Every node whose contents go elsewhere is itself written, and so is a leaf whose keys another one is to
+//! have from now on. So two transactions that touch the same part conflict even if they check nothing but
+//! what they wrote, and inner nodes that only led to a leaf are not checked: transactions that change leaves
+//! side by side conflict only where both cut or join nodes below the same one.
 
 use tercel_engine::Error;
 use tercel_engine::txn::Tx;
@@ -43,6 +45,7 @@ impl<'t> Path<'t> {
                 fence = Some(keys.get(i)?.to_vec());
             }
             let child = node.child(i, kind)?;
+            tx.pass_by(node.reference().oref());
             above.push((node, i));
             node = child;
         }

@@ -1,9 +1,12 @@
 //! Several transactions at once that read and change one collection.
 
+use std::collections::BTreeSet;
+
 use crate::common::{Item, LARGE, item, space};
 use tercel::collections::vector::FANOUT;
 use tercel::collections::{Map, Vector};
-use tercel::{Client, Error, Isolation, Ref};
+use tercel::{Client, Error, Isolation, Ref, Text};
+use tercel_machine::random::Random;
 
 const KEYS: u64 = 1_000;
 
@@ -52,6 +55,107 @@ fn change_amid<R>(
         Ok(changed)
     });
     (attempts, outcome)
+}
+
+#[test]
+fn change_beside_a_split_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let map = even(&client);
+    // A leaf that was built is full: room for one more.
+    client.run(|tx| (0..10).try_for_each(|i| map.remove(tx, 2 * i).map(drop))).unwrap();
+    let first = |tx: &tercel::Tx<'_>| map.insert(tx, 1, item(tx, 1).unwrap()).map(drop);
+    let last = |tx: &tercel::Tx<'_>| map.remove(tx, KEYS).map(drop);
+    for change in [&first as &dyn Fn(&tercel::Tx<'_>) -> Result<(), Error>, &last] {
+        let tx = client.transaction().begin().unwrap();
+        change(&tx).unwrap();
+        // Some leaf is cut far away from both, and the top is written.
+        (0..100).for_each(|i| insert(&client, map, 400 + 2 * i + 1));
+        tx.commit().unwrap();
+        client.run(|tx| (0..100).try_for_each(|i| map.remove(tx, 400 + 2 * i + 1).map(drop))).unwrap();
+    }
+    client.close().unwrap();
+}
+
+/// A change of a map, or a look into it.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Insert(u64),
+    Remove(u64),
+    Find(u64),
+    /// Counts the keys of a range.
+    Count(u64, u64),
+}
+
+impl Act {
+    fn random(random: &mut Random) -> Act {
+        let key = random.below(WIDE_KEYS);
+        match random.below(8) {
+            0..=2 => Act::Insert(key),
+            3..=5 => Act::Remove(key),
+            6 => Act::Find(key),
+            _ => Act::Count(key, key + random.below(20)),
+        }
+    }
+
+    fn on(self, tx: &tercel::Tx<'_>, map: Map<Text, u64>) -> Result<u64, Error> {
+        Ok(match self {
+            Act::Insert(key) => map.insert(tx, &wide(key), key)?.is_some().into(),
+            Act::Remove(key) => map.remove(tx, &wide(key))?.is_some().into(),
+            Act::Find(key) => map.contains(tx, &wide(key))?.into(),
+            Act::Count(from, to) => map.count_range(tx, &*wide(from)..&*wide(to))? as u64,
+        })
+    }
+
+    fn on_model(self, model: &mut BTreeSet<u64>) -> u64 {
+        match self {
+            Act::Insert(key) => (!model.insert(key)).into(),
+            Act::Remove(key) => model.remove(&key).into(),
+            Act::Find(key) => model.contains(&key).into(),
+            Act::Count(from, to) => model.range(from..to).count() as u64,
+        }
+    }
+}
+
+const WIDE_KEYS: u64 = 120;
+
+/// A key of which a node holds four, so that few keys make a high map.
+fn wide(key: u64) -> String {
+    format!("{key:0180}")
+}
+
+/// Two transactions at once: if both commit, all that they saw and left is as if one had come after the other.
+#[test]
+fn interleaved_changes_are_serializable() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let mut random = Random::new(7);
+    let (mut committed, mut conflicts) = (0, 0);
+    for round in 0..400 {
+        let mut model: BTreeSet<u64> = (0..WIDE_KEYS).filter(|_| random.below(2) == 0).collect();
+        let map = client.run(|tx| Map::<Text, u64>::build_sorted(tx, model.iter().map(|k| (wide(*k), *k))));
+        let map = map.unwrap();
+        let [ours, others] =
+            [0; 2].map(|_| (0..1 + random.below(6)).map(|_| Act::random(&mut random)).collect::<Vec<_>>());
+        let tx = client.transaction().begin().unwrap();
+        let seen: Vec<u64> = ours.iter().map(|act| act.on(&tx, map).unwrap()).collect();
+        client.run(|tx| others.iter().try_for_each(|act| act.on(tx, map).map(drop))).unwrap();
+        others.iter().for_each(|act| _ = act.on_model(&mut model));
+        match tx.commit() {
+            Ok(done) if done.op.is_none() => {}
+            Ok(_) => {
+                let then: Vec<u64> = ours.iter().map(|act| act.on_model(&mut model)).collect();
+                assert_eq!(seen, then, "round {round}: {ours:?} behind {others:?}");
+                committed += 1;
+            }
+            Err(Error::Conflict(_)) => conflicts += 1,
+            Err(e) => panic!("{e}"),
+        }
+        let left = client.run(|tx| map.iter(tx).map(|entry| Ok(entry?.1)).collect::<Result<Vec<_>, Error>>());
+        assert!(left.unwrap().into_iter().eq(model), "round {round}: {ours:?} behind {others:?}");
+    }
+    assert!(committed > 80 && conflicts > 80, "{committed} and {conflicts}");
+    client.close().unwrap();
 }
 
 #[test]

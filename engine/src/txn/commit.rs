@@ -264,6 +264,8 @@ impl Tx<'_> {
         let mut reads = Vec::new();
         if self.isolation != Isolation::Snapshot {
             home.read_set(&self.scope, &mut reads);
+            let passed = self.passed.borrow();
+            reads.retain(|o| !passed.contains(o));
         }
         // A copy begins as what was read, so a write counts as a read, whatever the isolation.
         reads.extend(local_writes.iter().map(|o| o.oref));

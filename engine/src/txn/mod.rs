@@ -230,6 +230,8 @@ pub struct Tx<'c> {
     blind: RefCell<Set<Oref>>,
     /// Objects whose state is checked at commit although the isolation checks no reads.
     standing: RefCell<Set<Oref>>,
+    /// Objects whose state is not checked at commit although they were read.
+    passed: RefCell<Set<Oref>>,
     taken: RefCell<Taken>,
     /// Set if a change of several objects was begun and came to no end, so that it must not be committed.
     is_torn: Cell<bool>,
@@ -303,6 +305,7 @@ impl<'c> Tx<'c> {
             named: RefCell::default(),
             blind: RefCell::default(),
             standing: RefCell::default(),
+            passed: RefCell::default(),
             taken: RefCell::default(),
             is_torn: Cell::new(false),
         })
@@ -348,6 +351,13 @@ impl<'c> Tx<'c> {
         if self.isolation == Isolation::Snapshot {
             self.standing.borrow_mut().insert(oref);
         }
+    }
+
+    /// Has the commit not check an object that was read and only led to others, if the transaction does not
+    /// write it: whoever changes where it leads also writes what it led to. For collections: inner nodes of
+    /// maps on the way to a leaf that changes.
+    pub fn pass_by(&self, oref: Oref) {
+        self.passed.borrow_mut().insert(oref);
     }
 
     /// Says whether it has written nothing.
