@@ -124,7 +124,7 @@ fn wide(key: u64) -> String {
     format!("{key:0180}")
 }
 
-/// Two transactions at once: if both commit, all that they saw and left is as if one had come after the other.
+/// Two transactions at once: if both commit, they saw and left what one behind the other would have.
 #[test]
 fn interleaved_changes_are_serializable() {
     let dir = tempfile::tempdir().unwrap();

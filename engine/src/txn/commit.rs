@@ -261,15 +261,15 @@ impl Tx<'_> {
     fn parcel(&self, home: &mut dyn Home) -> Parcel {
         let local_writes = self.local_writes();
         let made = self.made.borrow();
+        let exceptions = self.exceptions.borrow();
         let mut reads = Vec::new();
         if self.isolation != Isolation::Snapshot {
             home.read_set(&self.scope, &mut reads);
-            let passed = self.passed.borrow();
-            reads.retain(|o| !passed.contains(o));
+            reads.retain(|o| !exceptions.passed.contains(o));
         }
         // A copy begins as what was read, so a write counts as a read, whatever the isolation.
         reads.extend(local_writes.iter().map(|o| o.oref));
-        reads.extend(self.standing.borrow().iter().copied());
+        reads.extend(exceptions.standing.iter().copied());
         reads.retain(|o| !made.contains_key(o) && !o.is_null());
         reads.sort_unstable();
         reads.dedup();

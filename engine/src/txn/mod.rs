@@ -228,10 +228,7 @@ pub struct Tx<'c> {
     named: RefCell<Named>,
     /// Objects that were replaced unread.
     blind: RefCell<Set<Oref>>,
-    /// Objects whose state is checked at commit although the isolation checks no reads.
-    standing: RefCell<Set<Oref>>,
-    /// Objects whose state is not checked at commit although they were read.
-    passed: RefCell<Set<Oref>>,
+    exceptions: RefCell<Exceptions>,
     taken: RefCell<Taken>,
     /// Set if a change of several objects was begun and came to no end, so that it must not be committed.
     is_torn: Cell<bool>,
@@ -245,6 +242,15 @@ struct Began {
     /// The parts that are not settled in it. At its end the transaction looks whether it has read what they
     /// write.
     held: RefCell<Vec<Arc<HeldUp>>>,
+}
+
+/// Objects that the commit treats otherwise than what is read.
+#[derive(Default)]
+struct Exceptions {
+    /// Objects whose state is checked although the isolation checks no reads.
+    standing: Set<Oref>,
+    /// Objects whose state is not checked although they were read.
+    passed: Set<Oref>,
 }
 
 /// The places that a transaction took.
@@ -304,8 +310,7 @@ impl<'c> Tx<'c> {
             brought: RefCell::default(),
             named: RefCell::default(),
             blind: RefCell::default(),
-            standing: RefCell::default(),
-            passed: RefCell::default(),
+            exceptions: RefCell::default(),
             taken: RefCell::default(),
             is_torn: Cell::new(false),
         })
@@ -349,7 +354,7 @@ impl<'c> Tx<'c> {
     /// collections: a table's rows change as its object says.
     pub fn must_stand(&self, oref: Oref) {
         if self.isolation == Isolation::Snapshot {
-            self.standing.borrow_mut().insert(oref);
+            self.exceptions.borrow_mut().standing.insert(oref);
         }
     }
 
@@ -357,7 +362,7 @@ impl<'c> Tx<'c> {
     /// write it: whoever changes where it leads also writes what it led to. For collections: inner nodes of
     /// maps on the way to a leaf that changes.
     pub fn pass_by(&self, oref: Oref) {
-        self.passed.borrow_mut().insert(oref);
+        self.exceptions.borrow_mut().passed.insert(oref);
     }
 
     /// Says whether it has written nothing.
