@@ -130,7 +130,7 @@ fn keyed_payments_pass_tiers_once() {
 #[test]
 fn replaced_members_take_copies_and_lose_nothing() {
     let soak = |args: &[&str]| {
-        let group = ["soak", "--seconds", "7", "--clients", "4", "--json", "--replace=2", "--replicas"];
+        let group = ["soak", "--seconds", "12", "--clients", "4", "--json", "--replace=2", "--replicas"];
         Command::new(program()).args(group).args(args).output().unwrap()
     };
     // The log does not reach back any more, for pages are installed all the time.
