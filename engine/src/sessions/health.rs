@@ -172,7 +172,7 @@ fn not_leading(cx: &Cx) -> (HealthState, String) {
         let next = format!(
             "; {quorum} of {voters} voters elect a leader: `tercel group status` names those that do not answer, start these"
         );
-        return (state, text + &reached.unwrap_or_default() + &next);
+        return (state, text + &next + &reached.unwrap_or_default());
     };
     let at = &leader.address;
     if group.members.get(group.me).is_none() {

@@ -7,6 +7,7 @@ use tercel_engine::error::Error;
 use tercel_engine::limits::{BACKUP_ASKED_MAX, BACKUP_WINDOW_US};
 use tercel_engine::random::Random;
 use tercel_engine::server::{Conn, Input, ServerConfig};
+use tercel_engine::status::ServerStatus;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{Header, Kind};
 use tercel_wire::id::{ClientId, Stamp};
@@ -103,8 +104,8 @@ fn bytes_aside(w: &World) -> u64 {
     let mut backup_client = BackupClient::new(w, 99);
     backup_client.send(w, Kind::Stat, &[]);
     w.lock().server_takes(Input::Disconnected(backup_client.conn));
-    let (_, behind) = backup_client.taken.status.split_once("\"backup_bytes\":").expect("a status");
-    behind.trim_end_matches('}').parse().unwrap()
+    let status = ServerStatus::parse(backup_client.taken.status.as_bytes());
+    status.expect("a status").storage.backup_bytes
 }
 
 #[test]
