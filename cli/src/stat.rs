@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tercel::status::{Across, Collection, Leading};
+use tercel::tools::wire::id::ClassId;
 use tercel::{Error, ServerStatus};
 use tercel_gateway::status::{ACROSS, SHOWN_OTHERWISE, WORDS};
 use tercel_term::fail::Outcome;
@@ -13,9 +14,6 @@ use tercel_term::{count, say, thousands};
 
 use crate::args;
 use crate::space;
-
-/// Ids below belong to the system's own classes.
-const USER_CLASS_MIN: u16 = 16;
 
 pub fn run(args: &args::Stat) -> Outcome {
     if let Some(status) = follower(&args.space) {
@@ -34,7 +32,7 @@ pub fn run(args: &args::Stat) -> Outcome {
     fields["roots"] = roots.iter().map(|(name, _)| name.clone()).collect();
     fields["classes"] = classes
         .iter()
-        .filter(|(id, _)| id.0 >= USER_CLASS_MIN)
+        .filter(|(id, _)| id.0 >= ClassId::FIRST_USER.0)
         .map(|(id, l)| json!({ "name": l.name(), "id": id.0 }))
         .collect();
     match args.json {

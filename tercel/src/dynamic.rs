@@ -41,6 +41,7 @@
 use tercel_collections::map::{MapNode, RawValue};
 use tercel_collections::table::untyped::{Declared, Entries};
 use tercel_engine::txn::{stored, stored_fields};
+use tercel_wire::id::ClassId;
 use tercel_wire::record::HEADER_BYTES;
 
 use crate::{Any, Client, Error, Ref, Tx};
@@ -113,7 +114,8 @@ pub struct Page<T> {
     pub next: Option<Cursor>,
 }
 
-/// The classes of the space; of a class that was changed, each version that was ever used, the oldest first.
+/// The classes that programs have used in the space, those of collections included; of a class that was
+/// changed, each version, the oldest first.
 ///
 /// # Errors
 /// `Unavailable`, `Timeout`.
@@ -123,7 +125,8 @@ pub fn classes(client: &Client) -> Result<Vec<Class>, Error> {
         name: layout.name().into(),
         fields: layout.fields().iter().map(|p| (p.name.clone(), p.shape.to_string())).collect(),
     };
-    Ok(all.iter().map(|(_, layout)| class(layout)).collect())
+    let of_programs = all.iter().filter(|(id, _)| id.0 >= ClassId::FIRST_USER.0);
+    Ok(of_programs.map(|(_, layout)| class(layout)).collect())
 }
 
 /// An object.
