@@ -1,9 +1,9 @@
 //! Packets between the members of a ring.
 
+use tercel_machine::time::Now;
 use tercel_ring::members::Place;
 use tercel_ring::packet::{VERSION, decode};
 use tercel_ring::{Config, Input, Level, Ring};
-use tercel_machine::time::Now;
 
 const GROUP: u64 = 7;
 
