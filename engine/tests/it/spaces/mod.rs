@@ -692,4 +692,4 @@ const WORLDS_MAX: u64 = 100;
 
 /// Worlds of groups in which lost holds must be noticed.
 #[cfg(tercel_mutants)]
-const GROUPS_MAX: u64 = 20;
+const GROUPS_MAX: u64 = 100;
