@@ -4,8 +4,8 @@
 //! The client is this module's own. The simple-query protocol is a startup message, `Q`, and all that comes
 //! until `Z`; crates for it would bring some forty packages, for a comparator that ships to nobody.
 //!
-//! PostgreSQL refuses to run as the superuser, so that starts it as the user who owns nothing. Where it is
-//! not there or cannot be started, rows are left out with a word.
+//! PostgreSQL refuses to run as the superuser, so the superuser starts it as the user who owns nothing. Rows
+//! are left out with a word where PostgreSQL is not there or cannot be started.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -13,17 +13,20 @@ use crate::args;
 use crate::backup::size;
 use crate::space;
 
+/// The exit code of a command that may succeed later.
+const NOT_NOW: u8 = 75;
 /// Time between two questions to the server about its progress.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub fn run(args: &args::Gc, term: &Term) -> Outcome {
     let client = space::open_to_collect(&args.space)?;
     let begun = Instant::now();
-    let ticket = client.begin_collection(args.dry_run)?.pages.collection_ticket;
+    let asked = client.begin_collection(args.dry_run)?;
+    let (view, ticket) = (asked.view, asked.pages.collection_ticket);
     let bar = term.bar(0, tercel_term::THINGS, "waiting for the collection before");
     let is_done =
         |s: &ServerStatus| s.leading.as_ref().is_some_and(|leading| leading.collection.done >= ticket);
-    let status = wait(&client, &bar, is_done)?;
+    let status = wait(&client, &bar, Some(view), is_done)?;
     let report = status.leading.as_ref().and_then(|leading| leading.collection.last.clone());
     let report = report.unwrap_or_default();
     if let Some(why) = &report.failed {
@@ -33,7 +36,7 @@ pub fn run(args: &args::Gc, term: &Term) -> Outcome {
     let exports = client.run(|tx| tx.exports())?.len() as u64;
     let left = match args.dry_run {
         true => status,
-        false => wait(&client, &bar, |s| s.pages.trees_released == 0)?,
+        false => wait(&client, &bar, None, |s| s.pages.trees_released == 0)?,
     };
     bar.finish_and_clear();
     let seconds = begun.elapsed().as_secs_f64();
@@ -88,14 +91,24 @@ fn tell(report: &Collected, args: &args::Gc, term: &Term, seconds: f64) {
     }
 }
 
-/// Asks the server until `is_done`; meanwhile the bar says how far it is.
+/// Asks the server until `is_done`; meanwhile the bar says how far it is. Fails if another view begins than
+/// that in which the collection was asked for: it ended with that.
 fn wait(
     client: &Client,
     bar: &ProgressBar,
+    view: Option<u64>,
     is_done: impl Fn(&ServerStatus) -> bool,
 ) -> Result<ServerStatus, Failure> {
     loop {
         let status = client.server_status()?;
+        if view.is_some_and(|view| status.view != view) {
+            bar.finish_and_clear();
+            let failure =
+                Failure::new("the server ended, or another one leads now, before the collection was over");
+            return Err(failure
+                .next("run the same command again: it begins anew, and nothing is lost")
+                .code(NOT_NOW));
+        }
         if is_done(&status) {
             return Ok(status);
         }

@@ -318,7 +318,7 @@ pub struct Following {
 pub struct Group {
     /// The group's own number, in hexadecimal digits.
     pub group: String,
-    /// This member.
+    /// The number of the member that says this.
     pub member: String,
     /// The view that this member takes part in.
     pub view: u64,

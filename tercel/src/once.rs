@@ -72,7 +72,7 @@ pub(crate) fn once_method(
 
 static HERE: LazyLock<Here> = LazyLock::new(|| Here { began: Instant::now(), hours: Mutex::default() });
 
-/// This process.
+/// The clock of this process, and the hours at which it has seen spaces.
 struct Here {
     began: Instant,
     hours: Mutex<Hours>,

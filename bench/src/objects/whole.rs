@@ -210,7 +210,7 @@ impl Census {
     /// Assemblies that are older than a composite part at or below them: base assemblies alone, or all.
     fn older_than_a_part(&self, is_all: bool) -> u64 {
         let mut newest = vec![0; self.assemblies.len()];
-        // Whoever is below stands behind.
+        // Assemblies stand behind the one that holds them.
         for (i, (_, parent, private)) in self.assemblies.iter().enumerate().rev() {
             let own = private.iter().map(|c| self.composites[*c as usize].0).max();
             newest[i] = newest[i].max(own.unwrap_or(0));

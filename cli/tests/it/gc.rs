@@ -3,6 +3,7 @@
 //! Debian's.
 
 use std::collections::{BTreeMap, HashSet};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tercel::Client;
@@ -15,7 +16,7 @@ use tercel_wire::id::{Oref, PageId};
 use tercel_wire::page::{Page, class_of};
 use tercel_wire::record::HEADER_BYTES;
 
-use crate::common::{Serving, out, tercel};
+use crate::common::{Serving, err, free, out, tercel, until};
 
 /// A space with the packages of a list in it, and the list. Some depend on so many that a list of references
 /// is in chunks.
@@ -189,6 +190,28 @@ fn exactly_the_half_that_is_out_of_reach_goes_whenever_the_server_is_killed() {
         std::fs::remove_dir_all(&copy).unwrap();
     }
     assert!((1..24).contains(&whole), "{whole} of 24 servers were killed before anything was freed");
+}
+
+/// A collection ends with its server, and so does the command that waits for it.
+#[test]
+fn command_ends_when_its_server_was_restarted() {
+    let (_dir, space, _) = imported();
+    unlink_half(&space);
+    let at = free();
+    let serve = || Serving::start_with(&space, &["--listen", &at, "--gc-grace", "3600"]);
+    let mut serving = serve();
+    let mut gc = Command::new(env!("CARGO_BIN_EXE_tercel"));
+    let gc = gc.args(["gc", "--server", &at]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let observer = Client::connect(&serving.1).unwrap();
+    let phase = || Some(observer.server_status().ok()?.leading?.collection.phase);
+    until(|| (phase()? == "grace").then_some(()));
+    serving.0.kill().unwrap();
+    serving.0.wait().unwrap();
+    let _serving = serve();
+    let ended = gc.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(75), "{ended:?}");
+    let said = err(&ended);
+    assert!(said.contains("before the collection was over") && said.contains("same command again"), "{said}");
 }
 
 fn copy_all(from: &std::path::Path, to: &std::path::Path) {

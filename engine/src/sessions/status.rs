@@ -1,4 +1,4 @@
-//! The status of the server, as it is sent to who asks.
+//! The answer to the question for a server's status, made from what the rooms know.
 
 use tercel_wire::id::{PageId, Stamp};
 use tercel_wire::page::PAGE_BYTES;

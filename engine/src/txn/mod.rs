@@ -358,9 +358,9 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// Has the commit not check an object that was read and only led to others, if the transaction does not
-    /// write it: whoever changes where it leads also writes what it led to. For collections: inner nodes of
-    /// maps on the way to a leaf that changes.
+    /// Has the commit not check an object that was read and only led to others, unless the transaction writes
+    /// it. A transaction that changes where the object leads must also write what it led to. For collections:
+    /// inner nodes of maps on the way to a leaf.
     pub fn pass_by(&self, oref: Oref) {
         self.exceptions.borrow_mut().passed.insert(oref);
     }

@@ -1,9 +1,9 @@
 //! Worlds of requests with keys: clients ask gateways, which ask application servers, whose procedures move
 //! money between two spaces once a key; other clients call methods with keys at one of them. Any process may
-//! end between two messages, and whoever is in doubt asks again elsewhere, sometimes for something else.
+//! end between two messages, and a process in doubt asks again elsewhere, sometimes for something else.
 //!
-//! The judge counts: under each key is one effect, in both spaces or at the object, and everybody who had an
-//! answer had that of the effect; the same key with another request is refused; money is neither made nor
+//! The judge counts: under each key is one effect, in both spaces or at the object, and each answer that a
+//! process had is that of the effect; the same key with another request is refused; money is neither made nor
 //! lost. Hours pass, so that generations of keys go. A key counts for 48 hours from when it was first asked.
 
 #![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
@@ -159,7 +159,7 @@ struct Request {
 enum Answer {
     Returned(u64),
     OtherRequest,
-    /// It is not known what became of it.
+    /// The asker does not know what became of the request.
     Doubt,
 }
 
@@ -295,7 +295,7 @@ impl Net {
             Place::Gateway(i) => lives[1][i] == life,
             Place::App(i) => lives[2][i] == life,
         };
-        // What it had sent may still arrive.
+        // Messages that a dead process had sent may still arrive.
         self.mail.retain(|mail| is_there(mail.to));
     }
 
@@ -312,7 +312,7 @@ impl Net {
 struct Order {
     /// The moment at which it was first asked.
     since: Option<Now>,
-    /// The results that somebody was given.
+    /// The results that askers were given.
     told: BTreeSet<u64>,
     /// Set for words that were refused for others.
     refused: [bool; 2],
@@ -669,7 +669,7 @@ impl Keyed {
         }
     }
 
-    /// Somebody has an answer.
+    /// Counts an answer that an asker has.
     fn told(&self, request: Request, answer: Answer) {
         let is_over = self.is_over(request.order);
         let order = &mut self.orders.lock().unwrap()[request.order];
