@@ -64,6 +64,8 @@ impl<'t> Path<'t> {
             }
             let (mut above, from, place) = match self.above.pop() {
                 Some((parent, i)) => {
+                    // The node is written also where its contents stay: the keys behind them are another
+                    // node's from now on, and transactions that read it must be refused.
                     draft.store(tx, at)?;
                     (Draft::copy(&parent, kind)?, i, parent.reference())
                 }

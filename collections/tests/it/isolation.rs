@@ -158,6 +158,34 @@ fn interleaved_changes_are_serializable() {
     client.close().unwrap();
 }
 
+/// The last leaf keeps its keys when what comes behind them is cut off, and is written all the same.
+#[test]
+fn end_of_a_map_grows_twice_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = space(&dir, LARGE);
+    let mut conflicts = 0;
+    for n in 1..40 {
+        let keys = (0..n).map(|key| (wide(key), key));
+        let map = client.run(|tx| Map::<Text, u64>::build_sorted(tx, keys.clone())).unwrap();
+        let add = |tx: &tercel::Tx<'_>, key| map.insert(tx, &wide(key), key).map(drop);
+        let tx = client.transaction().begin().unwrap();
+        add(&tx, n + 2).unwrap();
+        client.run(|tx| add(tx, n + 1)).unwrap();
+        let mut model: Vec<u64> = (0..n).chain([n + 1]).collect();
+        match tx.commit() {
+            Ok(_) => model.push(n + 2),
+            Err(Error::Conflict(_)) => conflicts += 1,
+            Err(e) => panic!("{e}"),
+        }
+        let left = client.run(|tx| map.iter(tx).map(|entry| Ok(entry?.1)).collect::<Result<Vec<_>, Error>>());
+        assert_eq!(left.unwrap(), model);
+        let found = client.run(|tx| model.iter().map(|key| map.contains(tx, &wide(*key))).collect());
+        assert_eq!(found, Ok(vec![true; model.len()]));
+    }
+    assert_eq!(conflicts, 39, "both have changed one leaf");
+    client.close().unwrap();
+}
+
 #[test]
 fn nothing_appears_in_a_range_that_was_read() {
     let dir = tempfile::tempdir().unwrap();
