@@ -333,8 +333,9 @@ impl Quorum {
     /// that the voters remember, this one included. No stable list is missed. A quorum of its voters has
     /// remembered it before they acknowledged it. That quorum meets every quorum of the list before, so among
     /// the voters of that one somebody tells it, or an electorate of a younger one. A younger list was
-    /// ordered when the one before was stable, and an electorate has the voters of both. A voter that has
-    /// acknowledged no list by which it votes made nothing stable, so its log may be longer than this one.
+    /// ordered when the one before was stable, and an electorate has the voters of both; so the voters of a
+    /// list before count by the youngest electorate alone. A voter that has acknowledged no list by which it
+    /// votes made nothing stable, so its log may be longer than this one.
     ///
     /// A voter that remembers none may vote by any list. One that acknowledged entries with a log that may
     /// lack lists may have overwritten one. Then all members have to answer.
@@ -348,10 +349,12 @@ impl Quorum {
         let has = |id: MemberId| votes.contains_key(&id) || candidate.learn.contains_key(&id);
         let of_votes = || votes.values().map(|vote| vote.electorate.as_ref());
         let told = || of_votes().flatten().chain(candidate.learn.values());
-        let younger = self.younger_voters(told()).map(|voter| voter.id);
         let is_settled = |it: Option<&Electorate>| it.is_some_and(|it| it.is_settled);
         let is_known = of_votes().all(is_settled) || members.iter().all(|member| has(member.id));
         let youngest = told().max_by_key(|told| (told.at.view.number, told.at.position));
+        let is_youngest = |it: &&Electorate| youngest.is_some_and(|youngest| youngest.at == it.at);
+        let before = self.younger(told().filter(is_youngest)).flat_map(Electorate::voters_before);
+        let younger = self.younger(told()).flat_map(Electorate::newest_voters).chain(before);
         let have_voted = members.voters().chain(younger).all(has)
             || youngest
                 .is_some_and(|list| self.is_acknowledged(list, votes) && list.newest_voters().all(has));

@@ -144,6 +144,11 @@ impl Electorate {
         self.newest.iter().filter(|member| member.votes).map(|member| member.id)
     }
 
+    /// Those that vote by the list before alone.
+    pub(super) fn voters_before(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.before.iter().map(|member| member.id)
+    }
+
     /// All that may vote.
     pub(super) fn voters(&self) -> impl Iterator<Item = &Member> {
         self.newest.iter().filter(|member| member.votes).chain(&self.before)

@@ -345,7 +345,8 @@ impl Quorum {
         let feeding = self.lists.joined.as_ref().filter(|_| newest.get(self.me).is_none());
         let feeding = feeding.into_iter().flat_map(Members::iter);
         let others = self.lists.at(self.stable).iter().chain(feeding);
-        for member in others.chain(self.younger_voters(self.lists.kept.iter().chain(&self.lists.told))) {
+        let younger = self.younger(self.lists.kept.iter().chain(&self.lists.told));
+        for member in others.chain(younger.flat_map(Electorate::voters)) {
             if all.iter().all(|other| other.id != member.id) {
                 all.push(Member { votes: false, ..member.clone() });
             }
@@ -353,14 +354,10 @@ impl Quorum {
         Members::new(all).unwrap_or_else(|| newest.clone())
     }
 
-    /// The voters of electorates whose newest list is younger than what is stable here.
-    fn younger_voters<'a>(
-        &self,
-        of: impl Iterator<Item = &'a Electorate>,
-    ) -> impl Iterator<Item = &'a Member> {
+    /// The electorates whose newest list is younger than what is stable here.
+    fn younger<'a>(&self, of: impl Iterator<Item = &'a Electorate>) -> impl Iterator<Item = &'a Electorate> {
         let stable = self.entry_at(self.lists.stable_at());
-        let younger = of.filter(move |electorate| electorate.is_younger(stable));
-        younger.flat_map(Electorate::voters)
+        of.filter(move |electorate| electorate.is_younger(stable))
     }
 
     fn entry_at(&self, position: LogPosition) -> EntryId {

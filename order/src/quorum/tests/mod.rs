@@ -255,6 +255,36 @@ fn voter_by_lost_list_is_waited_for() {
     }
 }
 
+/// A member is removed and gone. Only the leader hears that this is stable, orders another list, and loses
+/// that.
+#[test]
+fn voter_by_list_before_the_last_is_not_needed() {
+    for seed in 0..20 {
+        let (mut world, leader) = begun(Plan { voters: 3, may_rot: true, ..Plan::quiet(seed, 4) });
+        let learner = MemberId(4);
+        let [other, gone] =
+            [1, 2, 3].map(MemberId).into_iter().filter(|id| *id != leader).collect::<Vec<_>>()[..]
+        else {
+            unreachable!()
+        };
+        world.end(gone);
+        world.order_list_with(leader, &[leader, other], &[learner]);
+        let list = world.status(leader).unwrap().end.position;
+        world.until(|world| (world.status(leader)?.stable >= list).then_some(()));
+        assert!(world.status(other).unwrap().stable < list, "seed {seed}: it is told later");
+        world.cut(leader, other);
+        world.cut(leader, learner);
+        let kept = world.log(leader).0;
+        world.order_list(leader, &[leader, other]);
+        world.until(|world| (world.log(leader).0 > kept).then_some(()));
+        world.pass(world.deadline_us() / 4);
+        world.end(learner);
+        world.tear(leader, kept);
+        world.uncut();
+        world.until(|world| world.leader());
+    }
+}
+
 #[test]
 fn lead_is_handed_to_named_member() {
     for seed in 0..20 {

@@ -229,10 +229,16 @@ impl World {
     }
 
     /// A leader orders a list of members that all vote.
-    pub fn order_list(&mut self, leader: MemberId, ids: &[MemberId]) {
-        let member = |id: &MemberId| Member { id: *id, votes: true, address: String::new() };
+    pub fn order_list(&mut self, leader: MemberId, voters: &[MemberId]) {
+        self.order_list_with(leader, voters, &[]);
+    }
+
+    pub fn order_list_with(&mut self, leader: MemberId, voters: &[MemberId], learners: &[MemberId]) {
+        let member = |id: &MemberId, votes| Member { id: *id, votes, address: String::new() };
+        let voters = voters.iter().map(|id| member(id, true));
+        let all = voters.chain(learners.iter().map(|id| member(id, false)));
         let (at, mut payload) = (self.at(leader), Vec::new());
-        Members::new(ids.iter().map(member).collect()).unwrap().encode(&mut payload);
+        Members::new(all.collect()).unwrap().encode(&mut payload);
         let process = self.nodes[at].process.as_mut().unwrap();
         let entry = process.seal(KIND_MEMBERS, payload).unwrap();
         self.take(at, Input::Submit(entry)).unwrap();
