@@ -236,7 +236,8 @@ impl Server {
         let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
         unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
         if !is_listed {
-            let text = "it is not on the list of the group: it was removed, or has just come";
+            let text = "this server is not on the list of the group there: it was removed or has just come, or the directory there is a \
+                        copy of before";
             self.sessions(|s, cx| s.refuse(conn, text, cx));
         }
     }

@@ -81,7 +81,7 @@ impl Quorum {
     }
 
     /// Says whether it makes a quorum by itself.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         let members = self.lists.newest();
         members.quorum() == 1 && members.votes(self.me)
     }

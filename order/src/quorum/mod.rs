@@ -458,10 +458,15 @@ impl Quorum {
 
     /// Says whether a packet counts. One of a member that is on no list here counts only where the lists here
     /// may be old ones: it asks for this member's vote, or leads, and this member knows of no leader. What
-    /// such a leader calls stable counts once a list that has it has come.
+    /// such a leader calls stable counts once a list that has it has come. A member that makes a quorum by
+    /// itself gives way to the leader of a later view: others have elected that one by a later list, and its
+    /// own directory is a copy of before. Where it needs others, they refuse its start.
     fn may_hear(&self, from: MemberId, packet: &Packet) -> bool {
-        let is_led = match self.role {
-            Role::Leading(_) => true,
+        let is_led = match (&self.role, packet) {
+            (Role::Leading(_), Packet::Append(append)) => {
+                !self.is_alone() || append.view.number <= self.promise.view.number
+            }
+            (Role::Leading(_), _) => true,
             _ => {
                 let Followed { leader, gone, is_silent, .. } = self.followed;
                 leader.is_some_and(|leader| leader != from) && gone.is_none() && !is_silent

@@ -44,7 +44,7 @@ impl Numbers {
         let copies = COPIES.map(|at| copy_at(&file, at));
         let number = match copies.into_iter().flatten().max() {
             Some(number) => number,
-            None if bytes == 0 => 0,
+            None if bytes == 0 || is_first_torn(&file, bytes) => 0,
             None => {
                 let what = "it does not say which rings this member was in; give the member another number \
                             and file, and all members the new list";
@@ -65,6 +65,15 @@ impl Numbers {
         }
         Ok(())
     }
+}
+
+/// Says whether the first write of all was torn: the second copy follows only once the first one is durable,
+/// and no ring has begun before both are.
+fn is_first_torn(file: &File, bytes: u64) -> bool {
+    let mut begin = [0; MAGIC.len()];
+    let read = file.read_at(&mut begin, 0).unwrap_or(0);
+    let is_ours = begin[..read].iter().zip(MAGIC).all(|(byte, magic)| *byte == 0 || byte == magic);
+    bytes <= COPY_BYTES as u64 && is_ours
 }
 
 fn copy_at(file: &File, at: u64) -> Option<u64> {
@@ -95,5 +104,22 @@ mod tests {
         drop(numbers);
         let error = Numbers::open(&path).unwrap_err().to_string();
         assert!(error.contains("give the member another number"), "{error}");
+    }
+
+    #[test]
+    fn first_write_may_be_torn() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("numbers");
+        Numbers::open(&path).unwrap().0.remember(64).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for torn in [&[0; COPY_BYTES][..], &whole[..11], &whole[..3]] {
+            std::fs::write(&path, torn).unwrap();
+            let (numbers, number) = Numbers::open(&path).unwrap();
+            assert_eq!(number, 0);
+            numbers.remember(64).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), whole);
+        }
+        std::fs::write(&path, "notes of mine").unwrap();
+        assert!(Numbers::open(&path).is_err(), "a file of another kind is not written");
     }
 }

@@ -716,6 +716,25 @@ fn unlisted_leader_is_followed_and_believed_nothing() {
     assert_eq!((status.leader, status.end.position, status.stable), (Some(from), stable_there, stable));
 }
 
+/// Another member leads a later view, by a list that this one lacks: its directory is a copy of before that.
+#[test]
+fn leader_alone_gives_way_to_one_of_later_view() {
+    let (mut world, leader) = begun(Plan { voters: 1, ..Plan::quiet(1, 1) });
+    world.until(|world| (world.stable_entries() > 6).then_some(()));
+    let view = world.status(leader).unwrap().view;
+    let append = |number| {
+        let before = EntryId { view, position: LogPosition(4) };
+        let (stable, check) = (LogPosition(4), Check::default());
+        let view = ViewId::new(number, 7);
+        Packet::Append(Append { view, round: 1, before, stable, rank: 0, asks: true, check, entries: vec![] })
+    };
+    let from = MemberId(9);
+    world.tell(leader, Input::Packet(from, &append(view.number).encode()));
+    assert_eq!(world.status(leader).unwrap().leader, Some(leader), "nobody leads the same view");
+    world.tell(leader, Input::Packet(from, &append(view.number + 1).encode()));
+    assert_eq!(world.status(leader).unwrap().leader, Some(from));
+}
+
 #[test]
 fn view_number_beyond_the_last_is_not_promised() {
     let (mut world, leader) = quiet(1);
