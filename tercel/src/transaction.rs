@@ -6,6 +6,8 @@ use tercel_engine::Error;
 use tercel_engine::txn::{self, Freshness, Isolation, Options, Port, Tx};
 use tercel_wire::token::Token;
 
+use crate::Client;
+
 /// The choices for a transaction, made by [`Client::transaction`](crate::Client::transaction) or
 /// [`Server::transaction`](crate::Server::transaction). Without any it is what `run` runs: serializable, and
 /// each of its calls waits as long as a call of the client or the server does.
@@ -49,12 +51,18 @@ use tercel_wire::token::Token;
 #[derive(Clone)]
 pub struct Transaction<'c> {
     port: Result<&'c (dyn Port + Sync), Error>,
+    /// The client whose tasks it may be of; none inside of a server.
+    client: Option<&'c Client>,
     options: Options,
 }
 
 impl<'c> Transaction<'c> {
-    pub(crate) fn new(port: Result<&'c (dyn Port + Sync), Error>, options: Options) -> Transaction<'c> {
-        Transaction { port, options }
+    pub(crate) fn of_client(client: &'c Client, options: Options) -> Transaction<'c> {
+        Transaction { port: client.shared_port(), client: Some(client), options }
+    }
+
+    pub(crate) fn inside(port: &'c (dyn Port + Sync)) -> Transaction<'c> {
+        Transaction { port: Ok(port), client: None, options: Options::default() }
     }
 
     /// Chooses how strictly it reads.
@@ -110,6 +118,32 @@ impl<'c> Transaction<'c> {
     /// As [`Client::try_run`](crate::Client::try_run).
     pub fn try_run<R, E: From<Error>>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         txn::try_run(self.port.clone()?, self.options, body)
+    }
+
+    /// [`run`](Transaction::run) for a task of an asynchronous runtime, as
+    /// [`Client::run_async`](crate::Client::run_async): it does not block the thread. As safe to drop.
+    ///
+    /// # Errors
+    /// As [`Client::run_async`](crate::Client::run_async); `Invalid` inside of a server, which has no tasks.
+    pub async fn run_async<R>(&self, body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        self.client_of_task()?.run_async_with(self.options, body).await
+    }
+
+    /// [`try_run`](Transaction::try_run) for a task of an asynchronous runtime, as
+    /// [`Client::try_run_async`](crate::Client::try_run_async): it does not block the thread. As safe to
+    /// drop.
+    ///
+    /// # Errors
+    /// As [`Client::try_run_async`](crate::Client::try_run_async); `Invalid` inside of a server.
+    pub async fn try_run_async<R, E: From<Error>>(
+        &self,
+        body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.client_of_task()?.try_run_async_with(self.options, body).await
+    }
+
+    fn client_of_task(&self) -> Result<&'c Client, Error> {
+        self.client.ok_or_else(|| Error::Invalid("inside of a server there are no tasks: use `run`".into()))
     }
 
     /// Begins the transaction, for the caller to [`commit`](Tx::commit) and to run again if that is a

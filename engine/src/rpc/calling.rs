@@ -3,9 +3,10 @@
 //! The home knows whether a call is an operation or has a slot of services. The invariant: a call is made
 //! anew only if it is known that it was not executed, or if it only reads.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use tercel_wire::interface::{Interface, Method, Mode};
+use tercel_wire::interface::{Interface, InterfaceSchema, Method, Mode};
 use tercel_wire::message::{CALL_KEY_BYTES_MAX, Limit, Refusal, Response, ResponseEnd};
 use tercel_wire::payload::{PartSink, Payload, PayloadSchema};
 use tercel_wire::record::{Any, Encoder, Ref};
@@ -27,10 +28,41 @@ pub(super) struct Calling<'a> {
     object: Option<Ref<Any>>,
     /// The key of a method, or of a procedure that is `#[once]`.
     key: Option<Arc<[u8]>>,
-    payload: Vec<u8>,
+    payload: Cow<'a, [u8]>,
     rest: Option<Rest<'a>>,
     /// Set if the request may leave later, with others.
     pub is_patient: bool,
+}
+
+/// A call of a procedure whose request may leave later. It borrows no argument, so threads may hand it on.
+pub(super) struct Gathered<'a> {
+    pub port: &'a (dyn Port + Sync),
+    pub until: Option<Now>,
+    pub of: (&'static InterfaceSchema, usize),
+    pub key: Option<Arc<[u8]>>,
+    pub payload: Vec<u8>,
+}
+
+impl Gathered<'_> {
+    pub fn calling(&self) -> Calling<'_> {
+        Calling {
+            port: self.port,
+            until: self.until,
+            through: Through::Own(self.of.0, ""),
+            method: self.of.1,
+            object: None,
+            key: self.key.clone(),
+            payload: Cow::Borrowed(&self.payload),
+            rest: None,
+            is_patient: true,
+        }
+    }
+}
+
+/// # Errors
+/// `Full` if a call has more bytes than a message.
+pub(super) fn fits(bytes: usize) -> Result<(), Error> {
+    if bytes > limits::CALL_MAX { Err(Error::Full(Bound::Call { bytes })) } else { Ok(()) }
 }
 
 /// The body of a response, and the layouts of its interface.
@@ -54,13 +86,9 @@ impl<'a> Calling<'a> {
         object: Option<Ref<Any>>,
         (payload, rest): (Vec<u8>, Option<Rest<'a>>),
     ) -> Result<Calling<'a>, Error> {
-        match payload.len() + rest.map_or(0, |rest| rest.bytes) {
-            bytes if bytes > limits::CALL_MAX => Err(Error::Full(Bound::Call { bytes })),
-            _ => {
-                let key = None;
-                Ok(Calling { port, until, through, method, object, key, payload, rest, is_patient: false })
-            }
-        }
+        fits(payload.len() + rest.map_or(0, |rest| rest.bytes))?;
+        let (key, payload) = (None, Cow::Owned(payload));
+        Ok(Calling { port, until, through, method, object, key, payload, rest, is_patient: false })
     }
 
     /// Encodes what a method or procedure of this program takes.
@@ -74,17 +102,6 @@ impl<'a> Calling<'a> {
         let bytes = takes.encode_head(put, &mut payload)?;
         let rest = (bytes > 0).then_some(Rest { bytes, put, takes });
         Calling::new(at, of, object, (payload, rest))
-    }
-
-    /// As [`Calling::encoded`], of a procedure. It borrows no argument, and its request may leave later.
-    pub fn gathered(
-        at: (&'a dyn Port, Option<Now>),
-        of: (Through<'a>, usize),
-        (takes, put): (&'static PayloadSchema, &dyn Fn(&mut Encoder<'_>)),
-    ) -> Result<Calling<'a>, Error> {
-        let mut payload = Vec::new();
-        takes.encode(put, &mut payload)?;
-        Ok(Calling { is_patient: true, ..Calling::new(at, of, None, (payload, None))? })
     }
 
     pub fn requested(&self) -> Requested<'_> {

@@ -10,7 +10,7 @@ use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
 use super::Called;
-use super::calling::{Answer, Calling, Reads, give_up, read_answer};
+use super::calling::{Answer, Gathered, Reads, give_up, read_answer};
 use super::service::ServiceHandle;
 use super::services::ServiceInterface;
 use crate::error::Error;
@@ -51,13 +51,14 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
         if let (Expressed::Answered, Some(called)) = (&expressed, called) {
             return Ok(Pending(State::Answered(called)));
         }
-        let calling = self.handle.gathered(method, &put)?;
+        let gathered = self.handle.gathered(method, &put)?;
         let mut under_way = match expressed {
             Expressed::UnderWay(under_way, _) => Some(under_way),
             _ => None,
         };
         let mut ended = None;
         if under_way.is_none() {
+            let calling = gathered.calling();
             calling.drive(&mut |caller, now| {
                 ended = caller.request(now, &calling.requested(), &mut under_way);
                 (ended.is_some() || under_way.is_some()).then_some(())
@@ -67,7 +68,7 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
             Some(Err(e)) => Err(e),
             _ => {
                 let is_slow = S::SCHEMA.methods[method].mode.is_slow();
-                let sent = Sent { calling, under_way, method, is_slow, reads };
+                let sent = Sent { gathered, under_way, is_slow, reads };
                 Ok(Pending(State::UnderWay(Box::new(sent))))
             }
         }
@@ -90,9 +91,8 @@ enum State<'c, R, E> {
 impl<R, E> Unpin for Pending<'_, R, E> {}
 
 struct Sent<'c, R, E> {
-    calling: Calling<'c>,
+    gathered: Gathered<'c>,
     under_way: Option<UnderWay>,
-    method: usize,
     is_slow: bool,
     reads: Reads<R, E>,
 }
@@ -109,19 +109,21 @@ impl<R, E> Pending<'_, R, E> {
             State::UnderWay(sent) => sent,
             State::Taken => return Err(Error::Invalid("the result of this call was taken".into()).into()),
         };
-        let port = sent.calling.port;
+        let port = sent.gathered.port;
         let waits = if sent.is_slow { port.wait_for_slow() } else { Ok(None) };
         if waits.is_err() {
-            sent.calling.until = Some(port.now());
+            sent.gathered.until = Some(port.now());
         }
-        let answer = match (sent.calling.answer(sent.under_way.take()), waits) {
+        let under_way = sent.under_way.take();
+        let calling = sent.gathered.calling();
+        let answer = match (calling.answer(under_way), waits) {
             (Err(Error::Unknown { op: None, .. }), Err(why)) => {
                 return Err(Error::unknown_call(why.to_string()).into());
             }
             (answer, _) => answer?,
         };
-        let (method, reads) = (sent.method, &sent.reads);
-        sent.calling.read(answer, |interface, end| {
+        let ((_, method), reads) = (sent.gathered.of, &sent.reads);
+        calling.read(answer, |interface, end| {
             read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)
         })
     }
@@ -134,14 +136,15 @@ impl<R, E> Future for Pending<'_, R, E> {
     type Output = Called<R, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Called<R, E>> {
-        let mut sent = match std::mem::replace(&mut self.0, State::Taken) {
+        let mut this = match std::mem::replace(&mut self.0, State::Taken) {
             State::Answered(called) => return Poll::Ready(called),
             State::UnderWay(sent) => sent,
             State::Taken => {
                 return Poll::Ready(Err(Error::Invalid("the result of this call was taken".into()).into()));
             }
         };
-        let home = sent.calling.port;
+        let Sent { gathered, under_way, reads, .. } = &mut *this;
+        let (home, calling) = (gathered.port, gathered.calling());
         let Some(port) = home.for_task(cx.waker()) else {
             return Poll::Ready(Err(Error::Invalid("calls are awaited at clients alone".into()).into()));
         };
@@ -151,7 +154,7 @@ impl<R, E> Future for Pending<'_, R, E> {
                 none = Some(Error::Invalid("no server can be called from here".into()));
                 return Step::Done;
             };
-            ended = caller.request(now, &sent.calling.requested(), &mut sent.under_way);
+            ended = caller.request(now, &calling.requested(), under_way);
             if ended.is_some() { Step::Done } else { Step::Wait }
         });
         if let Some((body, interface)) = match ended {
@@ -159,8 +162,8 @@ impl<R, E> Future for Pending<'_, R, E> {
             Some(Err(e)) => return Poll::Ready(Err(e.into())),
             None => None,
         } {
-            let (method, reads) = (sent.method, &sent.reads);
-            let called = sent.calling.read(Answer { body, interface }, |interface, end| {
+            let (_, method) = gathered.of;
+            let called = calling.read(Answer { body, interface }, |interface, end| {
                 read_answer(&interface.methods[method], end, &reads.gives, &reads.fails)
             });
             return Poll::Ready(called);
@@ -169,9 +172,9 @@ impl<R, E> Future for Pending<'_, R, E> {
             (Err(e), _) if !port.has_missed() => Poll::Ready(Err(e.into())),
             (_, Some(e)) => Poll::Ready(Err(e.into())),
             _ => {
-                let until = sent.calling.until;
+                let until = gathered.until;
                 if until.is_some_and(|until| port.now() >= until) {
-                    let unknown = match sent.under_way.take() {
+                    let unknown = match under_way.take() {
                         Some(UnderWay { name, .. }) => give_up(home, name, &Error::Timeout),
                         None => Error::Timeout,
                     };
@@ -179,7 +182,7 @@ impl<R, E> Future for Pending<'_, R, E> {
                 }
                 until.into_iter().for_each(|until| port.wake_at(until));
                 drop(port);
-                self.0 = State::UnderWay(sent);
+                self.0 = State::UnderWay(this);
                 Poll::Pending
             }
         }
@@ -189,7 +192,7 @@ impl<R, E> Future for Pending<'_, R, E> {
 impl<R, E> Drop for Sent<'_, R, E> {
     fn drop(&mut self) {
         if let Some(UnderWay { name, .. }) = self.under_way.take() {
-            give_up(self.calling.port, name, &Error::Timeout);
+            give_up(self.gathered.port, name, &Error::Timeout);
         }
     }
 }

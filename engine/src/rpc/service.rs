@@ -11,7 +11,7 @@ use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
 use super::awaiting::awaited;
-use super::calling::{Calling, FORGOTTEN, Reads, Shorter, checked_key, read_answer};
+use super::calling::{Calling, FORGOTTEN, Gathered, Reads, Shorter, checked_key, fits, read_answer};
 use super::services::ServiceInterface;
 use super::streaming::{Call, Streaming};
 use super::{Called, Context, Given};
@@ -217,7 +217,8 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     ) -> Result<Calling<'a>, Error> {
         let (takes, key) = (&S::SCHEMA.methods[method].takes, self.key_for(method)?);
         let of = (Through::Own(S::SCHEMA, ""), method);
-        Ok(Calling::encoded(self.until(waited)?, of, None, (takes, put))?.with_key(key))
+        let (port, until) = self.until(waited)?;
+        Ok(Calling::encoded((port, until), of, None, (takes, put))?.with_key(key))
     }
 
     /// A call that is begun now, and waited for later.
@@ -225,10 +226,12 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
         &self,
         method: usize,
         put: &dyn Fn(&mut Encoder<'_>),
-    ) -> Result<Calling<'c>, Error> {
-        let (takes, key) = (&S::SCHEMA.methods[method].takes, self.key_for(method)?);
-        let of = (Through::Own(S::SCHEMA, ""), method);
-        Ok(Calling::gathered(self.until(Duration::ZERO)?, of, (takes, put))?.with_key(key))
+    ) -> Result<Gathered<'c>, Error> {
+        let (key, mut payload) = (self.key_for(method)?, Vec::new());
+        S::SCHEMA.methods[method].takes.encode(put, &mut payload)?;
+        fits(payload.len())?;
+        let (port, until) = self.until(Duration::ZERO)?;
+        Ok(Gathered { port, until, of: (S::SCHEMA, method), key, payload })
     }
 
     /// The key for a call of a procedure, which has one if it is `#[once]`, and none otherwise.
@@ -238,10 +241,10 @@ impl<'c, S: ?Sized + ServiceInterface> ServiceHandle<'c, S> {
     }
 
     /// The port, and the moment until which a caller waits that has waited so long already.
-    fn until(&self, waited: Duration) -> Result<(&'c dyn Port, Option<Now>), Error> {
+    fn until(&self, waited: Duration) -> Result<(&'c (dyn Port + Sync), Option<Now>), Error> {
         let port = self.port.clone()?;
         let left = self.timeout.map(|timeout| timeout.saturating_sub(waited));
-        Ok((port as &dyn Port, left.map(|left| port.now().plus(left))))
+        Ok((port, left.map(|left| port.now().plus(left))))
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use tercel_engine::Error;
 use tercel_engine::time::{Now, micros};
-use tercel_engine::txn::{Home, Options, Polled, Port, Progress, Step, TaskPort, Tx};
+use tercel_engine::txn::{Home, Isolation, Options, Polled, Port, Progress, Step, TaskPort, Tx};
 use tercel_lock::tasks::Turn;
 use tercel_wire::id::Oref;
 
@@ -21,6 +21,8 @@ use crate::address::{AddressError, Addresses};
 const READY_MAX: u32 = 64;
 /// Times that a run loses before it waits for its turn.
 const LOSSES_ALONE_MAX: u32 = 2;
+/// The longest wait for a turn, in microseconds: a task that has it may not be polled.
+const TURN_US: u64 = 20_000;
 
 thread_local! {
     /// Runs of this thread that were ready at once, since one was not.
@@ -75,8 +77,9 @@ impl Client {
         Ok(Client { inner: Arc::new(Inner { life, settings, server: None }) })
     }
 
-    /// [`run`](Client::run) for a task of an asynchronous runtime: it never blocks the thread, and needs no
-    /// runtime of any kind.
+    /// [`run`](Client::run) for a task of an asynchronous runtime: it does not block the thread, and needs no
+    /// runtime of any kind. Only a commit that is larger than what the kernel buffers waits, while its server
+    /// takes nothing, for five seconds at most.
     ///
     /// Dropped before the commit is sent, nothing has happened. Dropped after that, the transaction may be
     /// committed all the same, as if its answer had been lost: a drop never means *undone*. Otherwise it is
@@ -117,8 +120,10 @@ impl Client {
         self.run_async_with(self.options(), body).await
     }
 
-    /// [`run_async`](Client::run_async) with isolation, freshness and time-out. The time counts over all
-    /// attempts, by the client's own clock. As safe to drop.
+    /// [`run_async`](Client::run_async) with isolation, freshness and time-out, all of them: what is left out
+    /// is as [`Options::default`] has it, and not as the client was made. To change one of them alone, use
+    /// [`Client::transaction`]. The time counts over all attempts, by the client's own clock. As safe to
+    /// drop.
     ///
     /// # Errors
     /// As [`Client::run_async`].
@@ -139,25 +144,47 @@ impl Client {
         &self,
         body: impl FnMut(&Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.polled(self.options(), body, |_| false).await
+        self.try_run_async_with(self.options(), body).await
+    }
+
+    /// [`try_run_async`](Client::try_run_async) with isolation, freshness and time-out, as
+    /// [`run_async_with`](Client::run_async_with). As safe to drop.
+    ///
+    /// # Errors
+    /// As [`Client::try_run_async`].
+    pub async fn try_run_async_with<R, E: From<Error>>(
+        &self,
+        options: impl Into<Options>,
+        body: impl FnMut(&Tx<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.polled(options.into(), body, |_| false).await
     }
 
     /// Runs `body`, which reads, at once if all that it needs is cached; gives nothing if it would wait. Its
     /// missing objects are asked for. Neither blocks nor awaits.
     ///
     /// # Errors
-    /// As [`Client::run_async`].
+    /// As [`Client::run_async`]; `Unavailable` if the server is gone; `Invalid` at a client whose reads are
+    /// strict: each of them waits for the server.
     pub fn try_now<R>(&self, mut body: impl FnMut(&Tx<'_>) -> Result<R, Error>) -> Option<Result<R, Error>> {
         let shared = match self.shared() {
             Ok(shared) => shared,
             Err(e) => return Some(Err(e)),
         };
-        let body = |tx: &Tx<'_>| read_only(tx, &mut body);
-        let mut run = Running::new(shared, self.options(), body, Error::is_retryable);
-        run.yields = false;
-        match run.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(end) => Some(end),
-            Poll::Pending => None,
+        if self.options().isolation == Isolation::Strict {
+            let why = "a strict read waits for the server, and is never ready at once: use `run_async`";
+            return Some(Err(Error::Invalid(why.into())));
+        }
+        let mut body = |tx: &Tx<'_>| read_only(tx, &mut body);
+        let mut run = Polled::new(self.options(), micros(shared.timeout()));
+        let port = OfTask::new(shared, Waker::noop());
+        loop {
+            match run.go_on(&port, &mut body, &Error::is_retryable) {
+                Progress::Ended(end) => return Some(end),
+                // It tells of the outage when it goes on.
+                Progress::Contended { times: 0, .. } => {}
+                Progress::Missed(_) | Progress::Contended { .. } => return None,
+            }
         }
     }
 
@@ -201,16 +228,14 @@ struct Running<'a, R, B, C> {
     is_conflict: C,
     /// The end of its pause.
     pause: Option<Now>,
-    /// Set if the task lets others of its thread go on now and then.
-    yields: bool,
-    /// The place of the task among those that lost over the same object.
-    turn: Option<Turn<'a, Oref>>,
+    /// The place of the task among those that lost over the same object, and when it waits no longer.
+    turn: Option<(Turn<'a, Oref>, Now)>,
 }
 
 impl<'a, R, B, C> Running<'a, R, B, C> {
     fn new(shared: &'a Shared, options: Options, body: B, is_conflict: C) -> Running<'a, R, B, C> {
         let run = Polled::new(options, micros(shared.timeout()));
-        Running { shared, run, body, is_conflict, pause: None, yields: true, turn: None }
+        Running { shared, run, body, is_conflict, pause: None, turn: None }
     }
 
     fn poll<E: From<Error>>(&mut self, cx: &mut Context<'_>) -> Poll<Result<R, E>>
@@ -218,7 +243,7 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
         B: FnMut(&Tx<'_>) -> Result<R, E>,
         C: Fn(&E) -> bool,
     {
-        if self.yields && READY.get() >= READY_MAX {
+        if READY.get() >= READY_MAX {
             READY.set(0);
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -230,8 +255,14 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             }
             self.pause = None;
         }
-        if self.turn.as_ref().is_some_and(|turn| !turn.is_here(cx.waker())) {
-            return Poll::Pending;
+        if let Some((turn, until)) = &self.turn
+            && !turn.is_here(cx.waker())
+        {
+            if self.shared.now() < *until {
+                self.shared.pause_task(cx.waker(), *until);
+                return Poll::Pending;
+            }
+            self.turn = None;
         }
         let port = OfTask::new(self.shared, cx.waker());
         match self.run.go_on(&port, &mut self.body, &self.is_conflict) {
@@ -258,11 +289,11 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
     /// Has a run that lost some times wait for its turn among those that lost over the same object.
     fn line_up(&mut self, over: Option<Oref>, times: u32) {
         let over = over.unwrap_or(Oref::NULL);
-        let is_in_line = self.turn.as_ref().is_some_and(|turn| turn.object() == over || over.is_null());
+        let is_in_line = self.turn.as_ref().is_some_and(|(turn, _)| turn.object() == over || over.is_null());
         if times >= LOSSES_ALONE_MAX && !is_in_line {
             // One place at a time: nobody waits in a circle.
             self.turn = None;
-            self.turn = Some(self.shared.turns.enter(over));
+            self.turn = Some((self.shared.turns.enter(over), self.shared.now().plus_us(TURN_US)));
         }
     }
 }

@@ -509,7 +509,7 @@ impl Client {
     /// Chooses isolation and timeout of a transaction before it runs, or begins one for the caller to commit.
     /// Its runs block; a task takes [`Client::run_async_with`].
     pub fn transaction(&self) -> Transaction<'_> {
-        Transaction::new(self.shared_port(), self.options())
+        Transaction::of_client(self, self.options())
     }
 
     /// The options of transactions that choose none.

@@ -42,7 +42,7 @@ use tercel_engine::rpc::{JobDone, JobId, Methods, Service};
 use tercel_engine::server::{
     ArchiveState, CollectConfig, Conn, Consult, Consulted, Recovery, ServerConfig as Machine, Unread,
 };
-use tercel_engine::txn::{Options, Tx};
+use tercel_engine::txn::Tx;
 use tercel_events::{Handle, Token};
 use tercel_wire::id::{EntryId, LogPosition, MemberId, PageId, SpaceId, ViewId, Written};
 use tercel_wire::message::Challenge;
@@ -639,7 +639,7 @@ impl Server {
     /// Chooses isolation and timeout of a transaction before it runs inside of the server, or begins one for
     /// the caller to commit.
     pub fn transaction(&self) -> Transaction<'_> {
-        Transaction::new(Ok(&self.inside), Options::default())
+        Transaction::inside(&self.inside)
     }
 
     /// [`run`](Server::run) for a `body` with errors of its own, as

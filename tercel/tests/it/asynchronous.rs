@@ -397,6 +397,11 @@ fn calls_are_awaited_together() {
         assert!(matches!(late, Err(Failure::Space(Error::Unknown { .. } | Error::Timeout))), "{late:?}");
         drop(sums.add(1, 1).unwrap());
         assert_eq!(block_on(sums.at_once(3).unwrap()), Ok(3));
+        // A task may go from thread to thread while it waits.
+        let other = client.clone();
+        let call = async move { other.service::<dyn Sums>().pipelined().at_once(4).unwrap().await };
+        let spawned = runtime.spawn(call);
+        assert_eq!(runtime.block_on(spawned).unwrap(), Ok(4));
     }
 }
 
@@ -667,4 +672,83 @@ fn misses_of_one_run_are_awaited_together() {
     assert_eq!(sum, Ok(0));
     // One run a page would be 31: what comes meanwhile is read by the next run.
     assert!((2..31).contains(&runs), "the body ran {runs} times");
+}
+
+/// A run that always loses: another client writes between its read and its commit.
+async fn losing(client: &Client, other: &Client, of: Ref<Counter>, times: u64) -> Result<(), Error> {
+    let mut lost = 0;
+    client
+        .run_async(|tx| {
+            let count = tx.get(of)?.count();
+            if lost < times {
+                lost += 1;
+                other.run(|tx| tx.edit(of)?.set_count(count + 1))?;
+            }
+            tx.edit(of)?.set_count(count + 1)
+        })
+        .await
+}
+
+/// A task that is not polled while it is its turn, as in a `select!` that does something else meanwhile.
+#[test]
+fn turn_that_is_not_taken_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let other = Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&client, "counter");
+    let mut first = pin!(losing(&client, &other, of, u64::MAX));
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        thread::sleep(Duration::from_millis(1));
+    }
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| tell.send(block_on(losing(&client, &other, of, 5))).unwrap());
+        let ended = told.recv_timeout(Duration::from_secs(20));
+        if ended.is_err() {
+            std::process::abort();
+        }
+        ended.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn choices_of_a_transaction_count_for_tasks() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&client, "counter");
+    let quick = client.transaction().isolation(Isolation::Strict).timeout(Duration::from_secs(20));
+    let count = block_on(quick.run_async(|tx| {
+        tx.edit(of)?.set_count(7)?;
+        Ok(tx.get(of)?.count())
+    }));
+    assert_eq!(count, Ok(7));
+    let refused: Result<(), Error> =
+        block_on(quick.try_run_async(|_| Err(Error::Denied("by the body".into()))));
+    assert!(matches!(refused, Err(Error::Denied(_))), "{refused:?}");
+    let inside = block_on(server.transaction().run_async(|tx| Ok(tx.get(of)?.count())));
+    assert!(matches!(inside, Err(Error::Invalid(_))), "{inside:?}");
+}
+
+#[test]
+fn read_at_once_says_why_it_never_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let client = Client::connect(&server.addresses()[0]).unwrap();
+    let of = counter(&client, "counter");
+    let read = |client: &Client| client.try_now(|tx| Ok(tx.get(of)?.count()));
+    let strict = Client::builder().isolation(Isolation::Strict).connect(&server.addresses()[0]).unwrap();
+    assert!(matches!(read(&strict), Some(Err(Error::Invalid(_)))));
+    server.stop().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match read(&client) {
+            Some(Err(Error::Unavailable(_))) => break,
+            _ => assert!(Instant::now() < end),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
