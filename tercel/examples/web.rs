@@ -69,8 +69,11 @@ impl App {
     }
 
     /// Follows: an event with the count now, and one after each change.
-    fn follow(&self) -> Result<Content, tercel::Error> {
-        let watch = self.space.watch().object(self.visits).start()?;
+    async fn follow(&self) -> Result<Content, tercel::Error> {
+        let (space, visits) = (self.space.clone(), self.visits);
+        // It waits for the server once.
+        let started = tokio::task::spawn_blocking(move || space.watch().object(visits).start());
+        let watch = started.await.map_err(|e| tercel::Error::Unavailable(e.to_string()))??;
         let (to, events) = mpsc::channel(16);
         tokio::spawn(self.clone().tell(watch, to));
         Ok(Content::Events(events))
@@ -103,7 +106,7 @@ impl App {
         let answer = match (asked.method(), asked.uri().path()) {
             (&Method::GET, "/") => self.count().await.map(whole),
             (&Method::POST, "/") => self.visit().await.map(whole),
-            (&Method::GET, "/events") => self.follow(),
+            (&Method::GET, "/events") => self.follow().await,
             _ => return Ok(with(StatusCode::NOT_FOUND, Content::Whole(None))),
         };
         Ok(match answer {

@@ -305,6 +305,11 @@ impl Shared {
         }
     }
 
+    /// Says whether there is a connection to the server.
+    pub(super) fn is_linked(&self) -> bool {
+        self.machine().conn.is_some()
+    }
+
     /// Sends all of it. Fails if for some seconds the connection neither takes nor brings anything, or if it
     /// takes nothing for as long as a call may wait.
     pub(super) fn send(

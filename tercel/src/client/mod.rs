@@ -280,8 +280,12 @@ impl Life {
             // closed.
             std::mem::forget((driver, self.shared.clone()));
         } else if let Some(driver) = driver {
+            let has_goodbye = self.shared.is_linked();
             self.shared.stop();
-            let _ = driver.join();
+            // A thread that looks for a server says goodbye to nobody, and ends by itself.
+            if has_goodbye {
+                let _ = driver.join();
+            }
         }
         if let Some(child) = self.of_child.get_mut() {
             child.end();

@@ -218,6 +218,24 @@ fn server_that_takes_no_connection_is_waited_for_only_so_long() {
     assert!(start.is_err() && begun.elapsed() < SOON);
 }
 
+/// A drop, as at the end of a task, says goodbye to nobody.
+#[test]
+fn client_that_connects_is_dropped_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let at = format!("unix:{}", socket.display());
+    let server = Server::builder(dir.path().join("space")).listen(at.as_str()).start().unwrap();
+    let client = Client::connect(at.as_str()).unwrap();
+    server.stop().unwrap();
+    let _ = std::fs::remove_file(&socket);
+    let _full = full(&socket);
+    let gone = || client.transaction().timeout(Duration::from_millis(300)).run(|tx| tx.roots().map(drop));
+    assert!(matches!(gone(), Err(Error::Unavailable(_) | Error::Timeout)));
+    let begun = Instant::now();
+    drop(client);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn transactions_whose_closures_panic_leave_nothing_open() {
     let dir = tempfile::tempdir().unwrap();
