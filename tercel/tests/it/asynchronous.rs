@@ -691,7 +691,7 @@ async fn losing(client: &Client, other: &Client, of: Ref<Counter>, times: u64) -
 
 /// A task that is not polled while it is its turn, as in a `select!` that does something else meanwhile.
 #[test]
-fn turn_that_is_not_taken_holds_nobody_up() {
+fn untaken_turn_holds_nobody_up() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path());
     let client = Client::connect(&server.addresses()[0]).unwrap();
@@ -734,7 +734,7 @@ fn choices_of_a_transaction_count_for_tasks() {
 }
 
 #[test]
-fn read_at_once_says_why_it_never_comes() {
+fn read_at_once_says_why_not() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path());
     let client = Client::connect(&server.addresses()[0]).unwrap();

@@ -258,7 +258,7 @@ fn voter_by_lost_list_is_waited_for() {
 /// A member is removed and gone. Only the leader hears that this is stable, orders another list, and loses
 /// that.
 #[test]
-fn voter_by_list_before_the_last_is_not_needed() {
+fn voter_of_older_list_is_not_needed() {
     for seed in 0..20 {
         let (mut world, leader) = begun(Plan { voters: 3, may_rot: true, ..Plan::quiet(seed, 4) });
         let learner = MemberId(4);
@@ -718,7 +718,7 @@ fn unlisted_leader_is_followed_and_believed_nothing() {
 
 /// Another member leads a later view, by a list that this one lacks: its directory is a copy of before that.
 #[test]
-fn leader_alone_gives_way_to_one_of_later_view() {
+fn lone_leader_gives_way_to_later_view() {
     let (mut world, leader) = begun(Plan { voters: 1, ..Plan::quiet(1, 1) });
     world.until(|world| (world.stable_entries() > 6).then_some(()));
     let view = world.status(leader).unwrap().view;
