@@ -142,6 +142,9 @@ pub trait TaskPort: Port + Send + Sync {
 
     /// Has the task woken at this moment at the latest.
     fn wake_at(&self, at: Now);
+
+    /// The error of a wait that was too long: `Unavailable` if the server is gone, else `Timeout`.
+    fn why_late(&self) -> Error;
 }
 
 /// The verdict of a step under the lock.

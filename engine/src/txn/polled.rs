@@ -159,7 +159,9 @@ impl<R> Polled<R> {
                         _ if self.is_full => Error::Full(Bound::Transactions).into(),
                         _ => match self.held.take() {
                             Some((_, words)) => words.into(),
-                            None => self.begin.as_ref().map_or(Error::Timeout, Begin::is_late).into(),
+                            None => {
+                                self.begin.as_ref().map_or_else(|| port.why_late(), Begin::is_late).into()
+                            }
                         },
                     }))
                 }

@@ -332,6 +332,10 @@ impl TaskPort for OfTask<'_> {
         micros(self.shared.timeout())
     }
 
+    fn why_late(&self) -> Error {
+        self.shared.why_late()
+    }
+
     fn wake_at(&self, at: Now) {
         self.shared.await_task(self.waker, at);
     }

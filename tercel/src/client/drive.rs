@@ -554,6 +554,16 @@ impl Shared {
         machine.availability().or_else(welcomed).or_else(unreachable)
     }
 
+    /// The error of a wait that was too long.
+    pub(super) fn why_late(&self) -> Error {
+        let machine = self.machine();
+        match machine.availability() {
+            None => self.not_connected(&machine),
+            Some(Err(e)) => e,
+            Some(Ok(())) => Error::Timeout,
+        }
+    }
+
     /// The error of a first connection that takes too long.
     pub(super) fn not_connected(&self, machine: &Linked) -> Error {
         Error::Unavailable(format!("{}: {}", self.remote.describe(), machine.why_unavailable()))
@@ -745,16 +755,7 @@ impl Shared {
                 return Err(Error::Unavailable("the client is closed".into()));
             }
             if Instant::now() >= end {
-                let machine = self.machine();
-                return Err(match machine.availability() {
-                    None => Error::Unavailable(format!(
-                        "{}: {}",
-                        self.remote.describe(),
-                        machine.why_unavailable()
-                    )),
-                    Some(Err(e)) => e,
-                    Some(Ok(())) => Error::Timeout,
-                });
+                return Err(self.why_late());
             }
             self.wait(conn.as_ref(), seen, end);
         }

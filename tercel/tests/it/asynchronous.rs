@@ -742,7 +742,17 @@ fn read_at_once_says_why_not() {
     let read = |client: &Client| client.try_now(|tx| Ok(tx.get(of)?.count()));
     let strict = Client::builder().isolation(Isolation::Strict).connect(&server.addresses()[0]).unwrap();
     assert!(matches!(read(&strict), Some(Err(Error::Invalid(_)))));
+    let cold = Client::connect(&server.addresses()[0]).unwrap();
+    block_on(cold.run_async(|_| Ok(()))).unwrap();
     server.stop().unwrap();
+    // A run that waits for what is not cached says so in the end, as a thread's does.
+    let options = Options {
+        freshness: Freshness::Stale,
+        timeout: Some(Duration::from_millis(300)),
+        ..Options::default()
+    };
+    let waited = block_on(cold.run_async_with(options, |tx| Ok(tx.get(of)?.count())));
+    assert!(matches!(waited, Err(Error::Unavailable(_))), "{waited:?}");
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         match read(&client) {
