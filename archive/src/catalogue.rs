@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use tercel::Stamp;
 use tercel::tools::engine::order::Sealed;
+use tercel::tools::engine::replica::views::Views;
+use tercel::{Stamp, ViewId};
 use thiserror::Error;
 
-use crate::head::{Base, Head, Run, ends_in, hex, log_begin, piece_name, unhex};
+use crate::head::{Base, Gap, Head, Run, ends_in, hex, log_begin, piece_name, unhex};
 use crate::moment::time_text;
 use crate::object::{Damage, Digest, Kind, Object};
 use crate::store::{Store, StoreError};
@@ -116,7 +117,15 @@ impl<'a> Catalogue<'a> {
     /// A sentence about what can be restored without an object.
     fn restorable(&self, name: &str) -> String {
         let before = ends_in(name).filter(|_| name.starts_with("log/")).map(|(first, _)| first);
-        let after = before.and_then(|first| self.head.bases.iter().find(|base| base.first > first));
+        let history = before.and_then(|first| {
+            let has = |run: &&Run| {
+                name.starts_with(&log_begin(run.view)) && run.first <= first && first <= run.last
+            };
+            self.head.runs.iter().find(has).map(|run| run.history)
+        });
+        let history = history.unwrap_or_else(|| self.head.history());
+        let is_behind = |base: &&Base, first| base.history == history && base.first > first;
+        let after = before.and_then(|first| self.head.bases.iter().find(|base| is_behind(base, first)));
         match (before, after) {
             (Some(first), Some(base)) => {
                 format!("everything up to commit {} and from {} on can be restored", first - 1, base.stamp)
@@ -127,18 +136,20 @@ impl<'a> Catalogue<'a> {
         }
     }
 
-    /// Gives the objects of the log in order, with their entries, from the one that has a stamp on. Each is
-    /// verified against the one before.
+    /// Gives the objects of a history's log in order, with their entries, from the one that has a stamp on.
+    /// Each is verified against the one before.
     ///
     /// # Errors
     /// If an object is missing or damaged, and what `each` fails with.
     pub fn log(
         &self,
+        history: u32,
         from: Stamp,
         upto: Stamp,
         mut each: impl FnMut(&Object, Vec<Sealed>) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let runs = self.head.runs.iter().filter(|run| run.last >= from.0 && run.first <= upto.0);
+        let has = |run: &&Run| run.history == history && run.last >= from.0 && run.first <= upto.0;
+        let runs = self.head.runs.iter().filter(has);
         for run in runs {
             self.run(run, from, upto, &mut |_, object| {
                 let entries = object.entries().map_err(|why| {
@@ -225,11 +236,12 @@ impl<'a> Catalogue<'a> {
         }
     }
 
-    /// The last stamp that had been read at a moment, and the moment; none if the archive begins later.
+    /// The last stamp that had been read at a moment, with the history that was the newest one then; none if
+    /// the archive begins later.
     ///
     /// # Errors
     /// As [`Catalogue::log`], and if the archive ends before that moment.
-    pub fn stamp_at(&self, ms: u64) -> Result<Option<Stamp>, ArchiveError> {
+    pub fn stamp_at(&self, ms: u64) -> Result<Option<(u32, Stamp)>, ArchiveError> {
         if ms > self.head.upto_ms {
             let text = format!(
                 "the archive is up to {}: name a moment up to that, or --until-stamp",
@@ -237,8 +249,10 @@ impl<'a> Catalogue<'a> {
             );
             return Err(ArchiveError::NotThere(text));
         }
-        let mut found = self.head.bases.iter().filter(|base| base.ms <= ms).map(|base| base.stamp).max();
-        for run in &self.head.runs {
+        let history = self.head.history_at(ms);
+        let bases = self.head.bases.iter().filter(|base| base.history == history && base.ms <= ms);
+        let mut found = bases.map(|base| base.stamp).max();
+        for run in self.head.runs.iter().filter(|run| run.history == history) {
             if run.last_ms <= ms {
                 found = found.max(Some(run.last));
                 continue;
@@ -249,10 +263,61 @@ impl<'a> Catalogue<'a> {
                 Ok(())
             })?;
         }
-        Ok(found.map(Stamp))
+        Ok(found.map(|stamp| (history, Stamp(stamp))))
     }
 
-    /// Reads everything that the head names.
+    /// The last stamp of an archived history that is in another one, too, of which the views are known; none
+    /// if that is not visible. A stamp that is not archived is in it as the archived one before it is.
+    ///
+    /// # Errors
+    /// As [`Catalogue::log`].
+    pub(crate) fn shared(&self, history: u32, views: &Views) -> Result<Option<Stamp>, ArchiveError> {
+        let end = self.head.end_of(history);
+        let mut candidates: Vec<Stamp> = views.iter().map(|(_, kept)| kept.min(end)).collect();
+        candidates.push(end);
+        candidates.sort_unstable_by(|one, other| other.cmp(one));
+        candidates.dedup();
+        for candidate in candidates {
+            let runs = self.head.runs.iter().filter(|run| run.history == history);
+            let entry = match runs.rev().find(|run| run.first <= candidate.0) {
+                Some(run) => self.entry_before(run, candidate)?,
+                None => None,
+            };
+            let is_before = |base: &&Base| base.history == history && base.stamp <= candidate.0;
+            let base = self.head.bases.iter().rev().find(is_before);
+            let is_shared = match (entry, base) {
+                (Some((stamp, view)), base) if base.is_none_or(|base| base.stamp <= stamp.0) => {
+                    !views.contradict(view, stamp)
+                }
+                (_, Some(base)) => {
+                    let mut of_base = views.iter().filter(|(view, _)| view.number == base.view);
+                    of_base.any(|(view, _)| !views.contradict(view, Stamp(base.stamp)))
+                }
+                _ => false,
+            };
+            if is_shared {
+                return Ok(Some(candidate));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last entry of a run at or before a stamp, and its view.
+    fn entry_before(&self, run: &Run, stamp: Stamp) -> Result<Option<(Stamp, ViewId)>, ArchiveError> {
+        let upto = stamp.min(Stamp(run.last));
+        let names = self.names_of(run)?;
+        let Some((first, _)) = names.range(..=upto.0).next_back() else { return Ok(None) };
+        let mut found = None;
+        self.run(run, Stamp(*first), upto, &mut |name, object| {
+            let entries = object.entries().map_err(|why| self.wrong(name, why.to_string()))?;
+            let before = entries.iter().rev().find(|entry| entry.stamp <= upto);
+            found = before.map(|entry| (entry.stamp, entry.view)).or(found);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Reads everything that the head names, and sees that each base has the log behind it, but for gaps.
     ///
     /// # Errors
     /// If the store fails.
@@ -277,22 +342,61 @@ impl<'a> Catalogue<'a> {
             });
             note(walked, &mut verified)?;
         }
+        verified.wrong.extend(self.missing());
         let listed = self.store.list("log/")?.len() as u64;
         verified.unnamed = if verified.wrong.is_empty() { listed.saturating_sub(of_log) } else { 0 };
         Ok(verified)
     }
 
-    /// Has a head begin its log with the object that has a stamp. Gives the names of the objects before it.
+    /// Commits that cannot be restored and are in no gap, a sentence each.
+    fn missing(&self) -> Vec<String> {
+        let Head { runs, bases, gaps, .. } = &self.head;
+        let mut missing = Vec::new();
+        for history in 0..=self.head.history() {
+            let mut of_history = bases.iter().filter(|base| base.history == history);
+            let Some(base) = of_history.next() else { continue };
+            // The entry before, and the position behind it.
+            let (mut before, mut next) = (Stamp(base.first.saturating_sub(1)), None);
+            let runs = runs.iter().filter(|run| run.history == history && run.last >= base.first);
+            for run in runs {
+                let is_behind = next.map_or(run.first <= base.first, |next| run.position == next);
+                let is_told =
+                    |gap: &Gap| gap.history == history && gap.after >= before.0 && gap.after < run.first;
+                let is_gap = || gaps.iter().any(is_told);
+                let goes_on = next.is_none() || run.first > before.0;
+                if !goes_on || (!is_behind && !is_gap()) {
+                    missing.push(format!(
+                        "commits behind {before} and before {} of history {history} are missing, and no gap says so: what the                          next base reaches can be restored",
+                        run.first
+                    ));
+                }
+                (before, next) = (Stamp(run.last), Some(run.position_end() + 1));
+            }
+        }
+        missing
+    }
+
+    /// Has a head begin its log with the object of a history that has a stamp. Gives the names of the objects
+    /// before it.
     ///
     /// # Errors
     /// As [`Catalogue::log`].
-    pub(crate) fn cut_before(self, first: u64, head: &mut Head) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn cut_before(
+        self,
+        history: u32,
+        first: u64,
+        head: &mut Head,
+    ) -> Result<Vec<String>, StoreError> {
         let mut gone = Vec::new();
         for mut run in std::mem::take(&mut head.runs) {
+            if run.history > history {
+                head.runs.push(run);
+                continue;
+            }
             let names: Vec<String> = self.names_of(&run)?.into_values().flatten().collect();
             let is_old = |name: &&String| ends_in(name).is_some_and(|(_, last)| last < first);
             let old: Vec<String> = names.iter().filter(is_old).cloned().collect();
-            if run.last < first {
+            if run.last < first || run.history < history {
                 gone.extend(names);
                 continue;
             }
@@ -353,7 +457,7 @@ fn note(walked: Result<(), ArchiveError>, verified: &mut Verified) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use tercel::{SpaceId, ViewId};
+    use tercel::SpaceId;
 
     use super::*;
     use crate::dir::DirStore;
@@ -417,6 +521,7 @@ mod tests {
             digest: hex(&before),
             bytes,
             count: 6,
+            history: 0,
         });
         head
     }
@@ -426,10 +531,70 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = DirStore::open(dir.path()).unwrap();
         let mut head = three_objects(&store);
-        let gone = Catalogue::of(&store, head.clone()).cut_before(4, &mut head).unwrap();
+        let gone = Catalogue::of(&store, head.clone()).cut_before(0, 4, &mut head).unwrap();
         assert_eq!(gone, [log_name((1, 1), 1, 2)]);
         assert_eq!((head.runs[0].first, head.runs[0].position, head.runs[0].count), (3, 3, 4));
         assert_eq!(Catalogue::of(&store, head).verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+    }
+
+    /// A run of a single object.
+    fn run(history: u32, first: u64, position: u64, count: u64) -> Run {
+        let (view, last) = ((1, 1), first + count - 1);
+        let (before, digest) = (hex(&[0; 32]), hex(&[0; 32]));
+        Run { view, first, position, last, last_ms: last, before, digest, bytes: 0, count, history }
+    }
+
+    fn base(history: u32, stamp: u64, ms: u64) -> Base {
+        let (first, digest) = (stamp + 1, String::new());
+        Base { stamp, first, ms, pieces: 0, pages: 0, bytes: 0, view: 1, digest, history }
+    }
+
+    fn missing(runs: Vec<Run>, gaps: Vec<Gap>) -> usize {
+        let dir = tempfile::tempdir().unwrap();
+        let store = DirStore::open(dir.path()).unwrap();
+        let head = Head::new(SpaceId(1), 1, "a test", ViewId::new(1, 1));
+        let head = Head { runs, gaps, bases: vec![base(0, 10, 0)], ..head };
+        Catalogue::of(&store, head).missing().len()
+    }
+
+    #[test]
+    fn log_that_does_not_go_on_is_missing_unless_a_gap_says_so() {
+        let gap = || Gap { after: 15, upto: 30, ms: 0, why: String::new(), history: 0 };
+        assert_eq!(missing(vec![run(0, 11, 11, 5), run(0, 16, 16, 5)], Vec::new()), 0);
+        assert_eq!(missing(vec![run(0, 12, 12, 5)], Vec::new()), 1, "the log behind the base");
+        assert_eq!(missing(vec![run(0, 11, 11, 5), run(0, 31, 31, 5)], Vec::new()), 1);
+        assert_eq!(missing(vec![run(0, 11, 11, 5), run(0, 31, 31, 5)], vec![gap()]), 0);
+        assert_eq!(missing(vec![run(0, 11, 11, 5), run(0, 13, 90, 5)], vec![gap()]), 1, "it goes back");
+    }
+
+    /// A build before histories has written a base and a run of a restored space behind those of the other.
+    #[test]
+    fn histories_that_were_mixed_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = DirStore::open(dir.path()).unwrap();
+        let mut head = Head::new(SpaceId(1), 1, "a test", ViewId::new(1, 1));
+        head.bases = vec![base(0, 10, 5), base(0, 12, 101)];
+        head.runs = vec![run(0, 11, 11, 5), run(0, 13, 90, 5)];
+        head.gaps = vec![Gap { after: 15, upto: 12, ms: 100, why: String::new(), history: 0 }];
+        head.upto_ms = 200;
+        store.put("head", &head.to_bytes()).unwrap();
+        let head = Catalogue::open(&store).unwrap().head;
+        assert_eq!(head.runs.iter().map(|run| run.history).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(head.bases.iter().map(|base| base.history).collect::<Vec<_>>(), [0, 1]);
+        let based = |history, stamp| head.base_for(history, Stamp(stamp)).map(|base| base.stamp);
+        assert_eq!((based(1, 14), based(0, 14), based(1, 11)), (Some(12), Some(10), None));
+        assert_eq!((head.history_at(99), head.history_at(100)), (0, 1));
+    }
+
+    #[test]
+    fn head_of_one_history_is_of_the_first_version() {
+        let mut head = Head::new(SpaceId(1), 1, "a test", ViewId::new(1, 1));
+        (head.runs, head.bases) = (vec![run(0, 11, 11, 5)], vec![base(0, 10, 5)]);
+        let text = |head: &Head| String::from_utf8(head.to_bytes()).unwrap();
+        assert!(text(&head).contains("\"format\": 1,") && !text(&head).contains("histor"));
+        head.histories.push(crate::head::History { of: 0, after: 10, ms: 6 });
+        head.runs[0].history = 1;
+        assert!(text(&head).contains("\"format\": 2,") && text(&head).contains("\"history\": 1"));
     }
 
     #[test]
@@ -439,7 +604,7 @@ mod tests {
         let mut head = three_objects(&store);
         let whole = head.clone();
         let late = Lacking(&store, log_name((1, 1), 3, 4));
-        let gone = Catalogue::of(&late, head.clone()).cut_before(4, &mut head).unwrap();
+        let gone = Catalogue::of(&late, head.clone()).cut_before(0, 4, &mut head).unwrap();
         assert_eq!((gone, head), (Vec::new(), whole));
     }
 }

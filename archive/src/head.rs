@@ -14,7 +14,9 @@ use crate::store::{Store, StoreError};
 /// The name of the head.
 pub const HEAD: &str = "head";
 
+/// The version of an archive of one history, and of one that has had several.
 const FORMAT: u32 = 1;
+const FORMAT_OF_HISTORIES: u32 = 2;
 
 /// Who writes an archive, and what there is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +41,20 @@ pub struct Head {
     pub bases: Vec<Base>,
     /// Gaps, the oldest first.
     pub gaps: Vec<Gap>,
+    /// Histories behind the first one, in order. A restored space begins one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histories: Vec<History>,
+}
+
+/// A history that has overtaken another one. Its number is its place in the list, from 1 on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// The number of the history that it continues.
+    pub of: u32,
+    /// It continues that behind this stamp.
+    pub after: u64,
+    /// The moment of its first base: moments from then on are of this history.
+    pub ms: u64,
 }
 
 /// The last entry that is archived.
@@ -73,6 +89,9 @@ pub struct Run {
     pub bytes: u64,
     /// Entries in them.
     pub count: u64,
+    /// The number of its history.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub history: u32,
 }
 
 impl Run {
@@ -102,6 +121,9 @@ pub struct Base {
     pub view: u32,
     /// The digest of its last piece, in hexadecimal digits.
     pub digest: String,
+    /// The number of its history.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub history: u32,
 }
 
 /// Entries that are missing: the log no longer had them when the writer came to it.
@@ -115,6 +137,9 @@ pub struct Gap {
     pub ms: u64,
     /// The reason.
     pub why: String,
+    /// The number of its history.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub history: u32,
 }
 
 impl Head {
@@ -132,6 +157,7 @@ impl Head {
             runs: Vec::new(),
             bases: Vec::new(),
             gaps: Vec::new(),
+            histories: Vec::new(),
         }
     }
 
@@ -151,32 +177,137 @@ impl Head {
         let body = std::str::from_utf8(&bytes).ok().and_then(|text| text.rsplit_once('\n'));
         let body = body.filter(|(body, sum)| *sum == sum_of(body)).map(|(body, _)| body);
         let body = body.ok_or_else(|| damaged("its sum is not that of its bytes".into()))?;
-        let head: Head = serde_json::from_str(body).map_err(|e| damaged(e.to_string()))?;
-        match head.format {
-            FORMAT => Ok(Some((head, bytes))),
-            found => Err(damaged(format!("it is of version {found}, and this build knows {FORMAT}"))),
+        let mut head: Head = serde_json::from_str(body).map_err(|e| damaged(e.to_string()))?;
+        if !(FORMAT..=FORMAT_OF_HISTORIES).contains(&head.format) {
+            let (found, known) = (head.format, FORMAT_OF_HISTORIES);
+            return Err(damaged(format!("it is of version {found}, and this build knows {known}")));
         }
+        head.tell_apart();
+        Ok(Some((head, bytes)))
     }
 
     /// Its bytes: JSON, and in a line of its own the digest of that.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let body = serde_json::to_string_pretty(self).unwrap_or_default();
+        // A build that knows of one history only would mix several.
+        let format = if self.histories.is_empty() { FORMAT } else { FORMAT_OF_HISTORIES };
+        let body = serde_json::to_string_pretty(&Head { format, ..self.clone() }).unwrap_or_default();
         let sum = sum_of(&body);
         format!("{body}\n{sum}").into_bytes()
     }
 
-    /// The base from which a stamp is restored: the newest that is not behind it, with no gap between. None
-    /// if there is none.
-    #[must_use]
-    pub fn base_for(&self, stamp: Stamp) -> Option<&Base> {
-        let base = self.bases.iter().rev().find(|base| base.stamp <= stamp.0)?;
-        let is_bridged = self
-            .gaps
-            .iter()
-            .any(|gap| gap.after >= base.stamp && gap.after < stamp.0 && gap.upto > base.stamp);
-        (!is_bridged).then_some(base)
+    /// Names a base of the newest history, up to which the open gap is. Gives the number of gaps that it ends.
+    pub(crate) fn add_base(&mut self, base: Base) -> u64 {
+        let (stamp, history) = (base.stamp, base.history);
+        self.bases.retain(|other| (other.stamp, other.history) != (stamp, history));
+        self.bases.push(base);
+        let begun =
+            self.histories.last().filter(|begun| begun.ms == self.bases.last().map_or(0, |base| base.ms));
+        let (after, mut ended) = (begun.map(|begun| begun.after), 0);
+        self.gaps.retain_mut(|gap| {
+            if gap.upto != 0 {
+                return true;
+            }
+            (gap.upto, gap.history, gap.after) = (stamp, history, after.unwrap_or(gap.after));
+            let is_one = gap.after + 1 < gap.upto;
+            ended += u64::from(is_one);
+            is_one
+        });
+        ended
     }
+
+    /// The newest history.
+    #[must_use]
+    pub fn history(&self) -> u32 {
+        self.histories.len() as u32
+    }
+
+    /// The history that was the newest one at a moment.
+    #[must_use]
+    pub fn history_at(&self, ms: u64) -> u32 {
+        self.histories.iter().rposition(|history| history.ms <= ms).map_or(0, |i| i as u32 + 1)
+    }
+
+    /// The histories that a history goes through, itself first, each with the last stamp that counts of it.
+    #[must_use]
+    pub fn path(&self, history: u32) -> Vec<(u32, Stamp)> {
+        let mut path = vec![(history, Stamp::LAST)];
+        while let Some((number, upto)) = path.last().copied()
+            && let Some(begun) = (number as usize).checked_sub(1).and_then(|i| self.histories.get(i))
+            && begun.of < number
+        {
+            path.push((begun.of, upto.min(Stamp(begun.after))));
+        }
+        path
+    }
+
+    /// The last stamp that is archived of a history, without those that it continues.
+    #[must_use]
+    pub fn end_of(&self, history: u32) -> Stamp {
+        let runs = self.runs.iter().filter(|run| run.history == history).map(|run| run.last);
+        let bases = self.bases.iter().filter(|base| base.history == history).map(|base| base.stamp);
+        Stamp(runs.chain(bases).max().unwrap_or(0))
+    }
+
+    /// The base from which a stamp of a history is restored: the newest that is not behind it, with no gap
+    /// between. None if there is none.
+    #[must_use]
+    pub fn base_for(&self, history: u32, stamp: Stamp) -> Option<&Base> {
+        let path = self.path(history);
+        let base = path.iter().find_map(|(of, upto)| {
+            let fits = |base: &&Base| base.history == *of && base.stamp <= stamp.min(*upto).0;
+            self.bases.iter().rev().find(fits)
+        })?;
+        let is_bridged = self.gaps.iter().any(|gap| {
+            gap.is_on(&path) && gap.after >= base.stamp && gap.after < stamp.0 && gap.upto > base.stamp
+        });
+        let (_, upto) = path.iter().find(|(of, _)| *of == base.history)?;
+        (!is_bridged && stamp <= *upto).then_some(base)
+    }
+
+    /// The gap that a stamp of a history is in.
+    #[must_use]
+    pub fn gap_at(&self, history: u32, stamp: Stamp) -> Option<&Gap> {
+        let path = self.path(history);
+        self.gaps.iter().find(|gap| gap.is_on(&path) && gap.after < stamp.0 && stamp.0 < gap.upto)
+    }
+
+    /// Tells histories apart that an earlier build has mixed: a gap that goes back ends a history. That build
+    /// has not written where the two part, so their stamps have nothing in common.
+    fn tell_apart(&mut self) {
+        if !self.histories.is_empty() {
+            return;
+        }
+        let goes_back = |gap: &&mut Gap| gap.upto != 0 && gap.upto <= gap.after;
+        for gap in self.gaps.iter_mut().filter(goes_back) {
+            self.histories.push(History { of: self.histories.len() as u32, after: 0, ms: gap.ms });
+            (gap.history, gap.after) = (self.histories.len() as u32, 0);
+        }
+        let histories = std::mem::take(&mut self.histories);
+        let began = |ms: u64| histories.iter().filter(|history| history.ms <= ms).count() as u32;
+        self.bases.iter_mut().for_each(|base| base.history = began(base.ms));
+        let (mut history, mut before) = (0, 0);
+        for run in &mut self.runs {
+            if run.first <= before {
+                history = (history + 1).min(histories.len() as u32);
+            }
+            (run.history, before) = (history, run.last);
+        }
+        self.gaps.iter_mut().filter(|gap| gap.history == 0).for_each(|gap| gap.history = began(gap.ms));
+        self.histories = histories;
+    }
+}
+
+impl Gap {
+    /// Says whether it is in what counts of these histories.
+    fn is_on(&self, path: &[(u32, Stamp)]) -> bool {
+        path.iter().any(|(history, upto)| *history == self.history && self.after < upto.0)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_first(history: &u32) -> bool {
+    *history == 0
 }
 
 fn sum_of(body: &str) -> String {

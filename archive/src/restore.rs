@@ -12,7 +12,7 @@ use tercel::tools::engine::replica::cut::{Extent, ends_at, is_of_several, latest
 use tercel::tools::engine::replica::saved::Saved;
 
 use crate::catalogue::{ArchiveError, Catalogue};
-use crate::head::Base;
+use crate::head::{Base, Head};
 use crate::moment::time_text;
 use crate::object::Kind;
 
@@ -58,10 +58,10 @@ pub struct Plan {
 /// If it is not in the archive.
 pub fn plan(catalogue: &Catalogue<'_>, until: Until) -> Result<Plan, ArchiveError> {
     let head = &catalogue.head;
-    let end = head.last.as_ref().map_or(0, |last| last.stamp);
-    let end = head.bases.last().map_or(end, |base| base.stamp.max(end));
-    let upto = match until {
-        Until::End => Stamp(end),
+    let newest = head.history();
+    let end = head.end_of(newest);
+    let (history, upto) = match until {
+        Until::End => (newest, end),
         Until::Moment(ms) => catalogue.stamp_at(ms)?.ok_or_else(|| {
             let begins = head.bases.first().map_or(0, |base| base.ms);
             ArchiveError::NotThere(format!(
@@ -69,20 +69,19 @@ pub fn plan(catalogue: &Catalogue<'_>, until: Until) -> Result<Plan, ArchiveErro
                 time_text(begins)
             ))
         })?,
-        Until::Stamp(stamp) if stamp.0 > end => {
+        Until::Stamp(stamp) if stamp > end => {
             let text = format!("the archive ends with commit {end}: name one up to that");
             return Err(ArchiveError::NotThere(text));
         }
-        Until::Stamp(stamp) => stamp,
+        Until::Stamp(stamp) => (newest, stamp),
     };
-    let gap = head.gaps.iter().find(|gap| gap.after < upto.0 && upto.0 < gap.upto);
-    if let Some(gap) = gap {
+    if let Some(gap) = head.gap_at(history, upto) {
         return Err(ArchiveError::NotThere(format!(
             "commit {upto} is in a gap: the archive has no commits behind {} and before {} ({}); name one outside of that",
             gap.after, gap.upto, gap.why
         )));
     }
-    let base = head.base_for(upto).cloned().ok_or_else(|| {
+    let base = head.base_for(history, upto).cloned().ok_or_else(|| {
         let begins = head.bases.first().map_or(0, |base| base.stamp);
         ArchiveError::NotThere(format!("the archive begins with commit {begins}: name one from there on"))
     })?;
@@ -125,7 +124,7 @@ fn make(
     };
     let mut entries = |each: &mut dyn FnMut(&[Sealed]) -> Result<(), ArchiveError>| {
         let Some(first) = first else { return Ok(()) };
-        entries_of(catalogue, first, *upto, &mut |some| {
+        entries_of(catalogue, base.history, first, *upto, &mut |some| {
             *count.borrow_mut() += some.len() as u64;
             if let Some(entry) = some.last() {
                 *last.borrow_mut() = entry.stamp;
@@ -140,8 +139,7 @@ fn make(
         base: Stamp(base.stamp),
         state: &state,
         first,
-        // Above all views that the archive knows.
-        view: catalogue.head.view.0,
+        view: view_max(&catalogue.head),
         pages: &mut pages,
         entries: &mut entries,
     };
@@ -151,15 +149,23 @@ fn make(
     Ok(Restored { stamp, base: Stamp(base.stamp), entries, view_first })
 }
 
-/// Gives the entries from one stamp to another, without gaps.
+/// The number of the highest view that an archive knows.
+fn view_max(head: &Head) -> u32 {
+    let runs = head.runs.iter().map(|run| run.view.0);
+    let bases = head.bases.iter().map(|base| base.view);
+    runs.chain(bases).chain([head.view.0]).max().unwrap_or(0)
+}
+
+/// Gives the entries of a history from one stamp to another, without gaps.
 fn entries_of(
     catalogue: &Catalogue<'_>,
+    history: u32,
     first: Stamp,
     upto: Stamp,
     each: &mut dyn FnMut(&[Sealed]) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
     let mut end: Option<u64> = None;
-    catalogue.log(first, upto, |object, entries| {
+    catalogue.log(history, first, upto, |object, entries| {
         let missing = |position: u64| {
             ArchiveError::NotThere(format!(
                 "entries before position {position} are missing in the archive: name a commit before {}",
@@ -212,7 +218,8 @@ fn cut_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Cut
             // Of the log, what has to do with other spaces, and the end.
             let (mut kept, mut last) = (Vec::new(), None);
             if plan.upto > Stamp(plan.base.stamp) {
-                entries_of(catalogue, Stamp(plan.base.first), plan.upto, &mut |some| {
+                let Base { history, first, .. } = plan.base;
+                entries_of(catalogue, history, Stamp(first), plan.upto, &mut |some| {
                     kept.extend(some.iter().filter(|entry| is_of_several(entry)).cloned());
                     last = some.last().cloned().or(last.take());
                     Ok(())
@@ -239,7 +246,11 @@ fn cut_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Cut
                 let (plan, catalogue) =
                     late.ok_or_else(|| ArchiveError::NotThere("no space is late".into()))?;
                 let before = Stamp(plan.base.stamp.saturating_sub(1));
-                plan.base = catalogue.head.base_for(before).cloned().ok_or_else(|| {
+                // The log between is of one history.
+                let history = plan.base.history;
+                let earlier = catalogue.head.base_for(history, before);
+                let earlier = earlier.filter(|base| base.history == history).cloned();
+                plan.base = earlier.ok_or_else(|| {
                     ArchiveError::NotThere(format!(
                         "the archive of space {:x} has no base that fits the others: it needs commit {needs} of space {:x}; \
                          name a later moment",

@@ -20,12 +20,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tercel::backup::BackupError;
 use tercel::backup::stream::{ArchiveState, LogReader, Tap};
 use tercel::tools::engine::order::Sealed;
+use tercel::tools::engine::replica::Replica;
+use tercel::tools::engine::replica::saved::Saved;
 use tercel::tools::wire::message::Refusal;
 use tercel::{Stamp, ViewId};
 use thiserror::Error;
 
-use crate::catalogue::Catalogue;
-use crate::head::{Base, Gap, HEAD, Head, LastEntry, Run, base_begin, hex, log_name, piece_name, unhex};
+use crate::catalogue::{ArchiveError, Catalogue};
+use crate::head::{
+    Base, Gap, HEAD, Head, History, LastEntry, Run, base_begin, hex, log_name, piece_name, unhex,
+};
 use crate::object::{Digest, Kind, Object, digest_of, put_entry};
 use crate::store::{Store, StoreError};
 
@@ -86,6 +90,8 @@ pub struct Status {
     pub bases: u64,
     /// Gaps that it has noticed.
     pub gaps: u64,
+    /// Other histories than that of the archive, which it has begun there.
+    pub histories: u64,
     /// Why it leaves the archive to another writer for now: its server does not lead.
     pub waits: Option<String>,
     /// Why it does not get on now, and since when, in milliseconds since 1970.
@@ -311,7 +317,7 @@ impl Writing {
             }
             if claimed.base_is_due(&self.config) {
                 let first = first_needed(&self.tap.log(0)?);
-                self.base(&mut claimed, first, &mut reader)?;
+                self.base(&mut claimed, first, &mut reader, false)?;
                 self.remove_old(&mut claimed)?;
             }
             let entries = match reader.next_entries() {
@@ -419,7 +425,9 @@ impl Writing {
         let began = match self.tap.log(last.position.saturating_sub(1)) {
             Ok(began) => began,
             Err(BackupError::Refused(refused)) if is_gap(refused.reason) => {
-                return self.gap(claimed, &refused.text).map(|()| None);
+                let is_other = refused.reason == Refusal::OtherHistory;
+                let why = if is_other { ANOTHER_HISTORY } else { &refused.text };
+                return self.gap(claimed, why).map(|()| None);
             }
             Err(error) => return Err(error.into()),
         };
@@ -432,7 +440,7 @@ impl Writing {
         };
         let first = entries.remove(0);
         if first.stamp.0 != last.stamp || hex(&digest_of(&first)) != last.digest {
-            return self.gap(claimed, "the server's log is another history").map(|()| None);
+            return self.gap(claimed, ANOTHER_HISTORY).map(|()| None);
         }
         let mut open = Open::new(last.position);
         let now = claimed.now(&self.config);
@@ -444,8 +452,11 @@ impl Writing {
     fn gap(&self, claimed: &mut Claimed, why: &str) -> Result<(), Stopped> {
         let ms = claimed.now(&self.config);
         let after = claimed.head.last.take().map_or(0, |last| last.stamp);
-        claimed.head.gaps.push(Gap { after, upto: 0, ms, why: why.into() });
-        self.tell(|status| status.gaps += 1);
+        let history = claimed.head.history();
+        claimed.head.gaps.push(Gap { after, upto: 0, ms, why: why.into(), history });
+        if why != ANOTHER_HISTORY {
+            self.tell(|status| status.gaps += 1);
+        }
         self.swap(claimed)
     }
 
@@ -462,7 +473,7 @@ impl Writing {
         claimed.head.last = Some(LastEntry { stamp: before.stamp.0, position, digest });
         let mut open = Open::new(position);
         open.take(entries, claimed.now(&self.config));
-        self.base(claimed, first, reader)?;
+        self.base(claimed, first, reader, true)?;
         Ok(open)
     }
 
@@ -479,10 +490,47 @@ impl Writing {
         }
     }
 
+    /// The history that a base of a server begins, by its ordered state; none if it goes on with the newest.
+    fn history_begun(&self, head: &Head, state: &[u8], ms: u64) -> Result<Option<History>, Stopped> {
+        if head.bases.is_empty() {
+            return Ok(None);
+        }
+        let lost = |why: &dyn std::fmt::Display| BackupError::Lost(format!("the state it sent: {why}"));
+        let saved = Saved::parse(state).map_err(|e| lost(&e))?;
+        let views = Replica::restored(&saved).map_err(|e| lost(&e))?.views;
+        let catalogue = Catalogue::of(&*self.store, head.clone());
+        let mut continues = (Stamp::ZERO, head.history());
+        for history in (0..=head.history()).rev() {
+            let shared = match catalogue.shared(history, &views) {
+                Err(ArchiveError::Store(error)) => return Err(error.into()),
+                // Of an object that cannot be read nothing is known.
+                shared => shared.ok().flatten().unwrap_or(Stamp::ZERO),
+            };
+            if history == head.history() && shared > Stamp::ZERO && shared == head.end_of(history) {
+                return Ok(None);
+            }
+            if shared > continues.0 {
+                continues = (shared, history);
+            }
+        }
+        let (after, of) = continues;
+        Ok(Some(History { of, after: after.0, ms }))
+    }
+
     /// Puts a base.
-    fn base(&self, claimed: &mut Claimed, first: u64, reader: &mut LogReader) -> Result<(), Stopped> {
+    fn base(
+        &self,
+        claimed: &mut Claimed,
+        first: u64,
+        reader: &mut LogReader,
+        begins_anew: bool,
+    ) -> Result<(), Stopped> {
         let base = self.tap.base()?;
         let (stamp, space, ms) = (base.stamp(), claimed.head.space(), claimed.now(&self.config));
+        let begun = match begins_anew {
+            true => self.history_begun(&claimed.head, &base.state(), ms)?,
+            false => None,
+        };
         let mut pieces =
             Pieces { store: &*self.store, space, stamp, ms, count: 0, before: [0; 32], bytes: 0 };
         for piece in base.state().chunks(PIECE_BYTES) {
@@ -504,6 +552,9 @@ impl Writing {
             pieces.put(Kind::Pages, held)?;
         }
         let Pieces { count, before, bytes, .. } = pieces;
+        let head = &mut claimed.head;
+        let is_another = begun.is_some();
+        head.histories.extend(begun);
         let base = Base {
             stamp: stamp.0,
             first: first.min(stamp.0 + 1),
@@ -511,15 +562,18 @@ impl Writing {
             pieces: count,
             pages,
             bytes,
-            view: claimed.head.view.0,
+            view: head.view.0,
             digest: hex(&before),
+            history: head.history(),
         };
-        claimed.head.bases.retain(|other| other.stamp != base.stamp);
-        claimed.head.bases.push(base);
-        let open = claimed.head.gaps.iter_mut().filter(|gap| gap.upto == 0);
-        open.for_each(|gap| gap.upto = stamp.0);
+        let gaps = head.add_base(base);
         self.swap(claimed)?;
-        self.tell(|status| (status.bases, status.bytes) = (status.bases + 1, status.bytes + bytes));
+        self.tell(|status| {
+            (status.bases, status.bytes) = (status.bases + 1, status.bytes + bytes);
+            if is_another {
+                (status.histories, status.gaps) = (status.histories + 1, status.gaps + gaps);
+            }
+        });
         Ok(())
     }
 
@@ -527,7 +581,9 @@ impl Writing {
     fn put(&self, claimed: &mut Claimed, open: &mut Open) -> Result<(), Stopped> {
         let view = claimed.head.view;
         let head = &mut claimed.head;
-        let is_behind = |run: &Run| run.view == view && run.position_end() == open.position;
+        let history = head.history();
+        let is_behind =
+            |run: &Run| (run.view, run.history, run.position_end()) == (view, history, open.position);
         let run = head.runs.last().filter(|run| is_behind(run));
         let before: Digest = head.runs.last().map_or([0; 32], |run| unhex(&run.digest));
         let is_new = run.is_none();
@@ -561,6 +617,7 @@ impl Writing {
                 digest: String::new(),
                 bytes: 0,
                 count: 0,
+                history,
             });
         }
         if let Some(run) = head.runs.last_mut() {
@@ -597,9 +654,11 @@ impl Writing {
             return Ok(());
         }
         let removed: Vec<Base> = bases.drain(..gone).collect();
-        let first = bases.first().map_or(u64::MAX, |base| base.first);
-        claimed.head.gaps.retain(|gap| gap.upto == 0 || gap.upto >= first);
-        let old = Catalogue::of(&*self.store, claimed.head.clone()).cut_before(first, &mut claimed.head)?;
+        let (history, first) = bases.first().map_or((0, u64::MAX), |base| (base.history, base.first));
+        let is_kept = |gap: &Gap| gap.history == history && (gap.upto == 0 || gap.upto >= first);
+        claimed.head.gaps.retain(|gap| gap.history > history || is_kept(gap));
+        let catalogue = Catalogue::of(&*self.store, claimed.head.clone());
+        let old = catalogue.cut_before(history, first, &mut claimed.head)?;
         // What the head does not name counts for nothing, so it goes after that.
         self.swap(claimed)?;
         for base in removed {
@@ -611,6 +670,9 @@ impl Writing {
         Ok(())
     }
 }
+
+/// The reason of a gap before another history.
+const ANOTHER_HISTORY: &str = "the server's log is another history";
 
 /// Says whether a server's refusal means that the log is not there to go on with.
 fn is_gap(reason: Refusal) -> bool {
@@ -696,7 +758,7 @@ impl Claimed {
     /// A base is due after its time, or when a restore would read four times as much of the log.
     fn base_is_due(&self, config: &Config) -> bool {
         let Some(base) = self.head.bases.last() else { return true };
-        let runs = self.head.runs.iter().filter(|run| run.first > base.stamp || run.last > base.stamp);
+        let runs = self.head.runs.iter().filter(|run| run.history == base.history && run.last > base.stamp);
         let log: u64 = runs.map(|run| run.bytes).sum();
         let is_old = self.now(config) >= base.ms.saturating_add(config.base_every.as_millis() as u64);
         let is_far = log > (4 * base.bytes).max(LOG_BYTES_MIN);

@@ -77,25 +77,42 @@ fn list(args: &args::ArchiveList) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     say!("space {}, written by {} in view {}", head.space, head.writer, head.view.0);
+    // A number says little where there is one history only.
+    let of = |history: u32| match head.histories.is_empty() {
+        true => String::new(),
+        false => format!(" of history {history}"),
+    };
     for base in &head.bases {
         say!(
-            "base  {}  commit {}, {}, {}",
+            "base  {}  commit {}{}, {}, {}",
             time_text(base.ms),
             base.stamp,
+            of(base.history),
             count(base.pages, "page", "pages"),
             size(base.bytes)
         );
     }
     for run in &head.runs {
-        say!("log   {}  commits {} to {}, {}", time_text(run.last_ms), run.first, run.last, size(run.bytes));
+        let (last, bytes) = (time_text(run.last_ms), size(run.bytes));
+        say!("log   {last}  commits {} to {}{}, {bytes}", run.first, run.last, of(run.history));
     }
     for gap in &head.gaps {
         say!(
-            "gap   {}  commits behind {} and before {}: {}",
+            "gap   {}  commits behind {} and before {}{}: {}",
             time_text(gap.ms),
             gap.after,
             gap.upto,
+            of(gap.history),
             gap.why
+        );
+    }
+    for (history, number) in head.histories.iter().zip(1..) {
+        say!(
+            "history {number}  {}  goes on behind commit {} of history {}; what that has behind it is restored by moments \
+             before this one",
+            time_text(history.ms),
+            history.after,
+            history.of
         );
     }
     say!("up to {}", time_text(head.upto_ms));
@@ -281,6 +298,12 @@ fn watch(writer: Writer, is_over: &AtomicBool, tell: fn(&str)) {
             (Some(_), None) if now.waits.is_none() => tell("the archive gets on again"),
             _ if before.ended.is_some() && now.ended.is_none() => tell("the archive is tried again"),
             _ => {}
+        }
+        if now.histories > before.histories {
+            tell(
+                "the archive had another history of the space: this one goes on there with a base of its own; \
+                 `tercel archive list` shows both",
+            );
         }
         if now.gaps > before.gaps {
             tell(

@@ -5,6 +5,7 @@
 mod buckets;
 mod failing;
 mod groups;
+mod histories;
 #[cfg(feature = "s3")]
 mod https;
 mod place;

@@ -18,7 +18,7 @@ use crate::failing::{Failing, Fails};
 use crate::place::{Place, in_each_store};
 
 #[derive(Object)]
-struct Count {
+pub struct Count {
     count: u64,
 }
 
@@ -42,6 +42,21 @@ impl Counting {
             tx.set_root("counter", counter).map(|()| counter)
         });
         Counting { server, counter: counter.unwrap(), client, model: Vec::new() }
+    }
+
+    /// Serves a space that was restored up to the last count of a model.
+    pub fn restored(dir: &Path, counter: Ref<Count>, model: Vec<(Stamp, u64)>) -> Counting {
+        let socket = Address::Unix(dir.with_extension("socket"));
+        let server = Server::builder(dir).listen(socket.clone()).start().unwrap();
+        let client = Client::connect(socket).unwrap();
+        Counting { server, client, counter, model }
+    }
+
+    /// Ends the server. Gives what a restored space is served with.
+    pub fn stop(self) -> (Ref<Count>, Vec<(Stamp, u64)>) {
+        drop(self.client);
+        self.server.stop().unwrap();
+        (self.counter, self.model)
     }
 
     pub fn count(&mut self, times: u64) {
@@ -72,7 +87,7 @@ impl Counting {
     }
 
     /// The count at a stamp.
-    fn at(&self, stamp: Stamp) -> u64 {
+    pub fn at(&self, stamp: Stamp) -> u64 {
         let known = self.model.iter().take_while(|(at, _)| *at <= stamp);
         known.last().map_or(0, |(_, count)| *count)
     }
