@@ -198,13 +198,21 @@ pub struct SetRestored {
 ///
 /// # Errors
 /// If there is none in the archives.
-pub fn plan_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Plan>, ArchiveError> {
-    Ok(cut_set(archives, until)?.into_iter().map(|(plan, ..)| plan).collect())
+pub fn plan_set(
+    archives: &[(String, Catalogue<'_>)],
+    until: Until,
+    progress: Progress<'_>,
+) -> Result<Vec<Plan>, ArchiveError> {
+    Ok(cut_set(archives, until, progress)?.into_iter().map(|(plan, ..)| plan).collect())
 }
 
 type Cut = (Plan, Replica, Vec<Sealed>);
 
-fn cut_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Cut>, ArchiveError> {
+fn cut_set(
+    archives: &[(String, Catalogue<'_>)],
+    until: Until,
+    progress: Progress<'_>,
+) -> Result<Vec<Cut>, ArchiveError> {
     let mut spaces = Vec::new();
     for (_, catalogue) in archives {
         let plan = plan(catalogue, until)?;
@@ -212,6 +220,8 @@ fn cut_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Cut
     }
     loop {
         let mut loaded = Vec::new();
+        let span = |plan: &Plan| plan.upto.0.saturating_sub(plan.base.stamp);
+        let (mut before, total) = (0, spaces.iter().map(|(plan, _)| span(plan)).sum());
         for (plan, catalogue) in &spaces {
             let saved = Saved::parse(&catalogue.state_of(&plan.base)?).map_err(|_| unreadable(&plan.base))?;
             let state = Replica::restored(&saved).map_err(|_| unreadable(&plan.base))?;
@@ -222,6 +232,9 @@ fn cut_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Cut
                 entries_of(catalogue, history, Stamp(first), plan.upto, &mut |some| {
                     kept.extend(some.iter().filter(|entry| is_of_several(entry)).cloned());
                     last = some.last().cloned().or(last.take());
+                    let of_this =
+                        last.as_ref().map_or(0, |last| last.stamp.0.saturating_sub(plan.base.stamp));
+                    progress("looking for the cut", before + of_this, total);
                     Ok(())
                 })?;
             }
@@ -229,6 +242,7 @@ fn cut_set(archives: &[(String, Catalogue<'_>)], until: Until) -> Result<Vec<Cut
                 last.filter(|last: &Sealed| kept.last().is_none_or(|kept: &Sealed| kept.stamp < last.stamp));
             kept.extend(end);
             loaded.push((state, kept));
+            before += span(plan);
         }
         let extents: Vec<Extent<'_>> = spaces
             .iter()
@@ -278,7 +292,7 @@ pub fn restore_set(
     data: &Path,
     progress: Progress<'_>,
 ) -> Result<SetRestored, ArchiveError> {
-    let cut = cut_set(archives, until)?;
+    let cut = cut_set(archives, until, progress)?;
     let mut restored = SetRestored { spaces: Vec::new(), settled: 0, misfits: Vec::new() };
     let mut states = Vec::new();
     for ((name, catalogue), (plan, state, log)) in archives.iter().zip(&cut) {

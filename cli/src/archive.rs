@@ -208,7 +208,10 @@ fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
     let archives = archives.collect::<Result<Vec<_>, ArchiveError>>().map_err(failed)?;
     let until = until(args)?;
     if args.dry_run {
-        let plans = plan_set(&archives, until).map_err(failed)?;
+        let bar = term.bar(0, THINGS, "starting");
+        let plans = plan_set(&archives, until, &mut show(&bar));
+        bar.finish_and_clear();
+        let plans = plans.map_err(failed)?;
         archives.iter().zip(&plans).for_each(|((name, _), plan)| tell_plan(&format!("{name}: "), plan));
         return Ok(ExitCode::SUCCESS);
     }

@@ -64,13 +64,18 @@ pub enum NoCut {
 /// By space, the stamps from which on so much is needed of it, rising.
 type Needs = BTreeMap<SpaceId, Vec<(Stamp, Stamp)>>;
 
+/// By the stamp at which a part was prepared, the stamp at which the log settles it.
+type Settled = BTreeMap<Stamp, Stamp>;
+
 /// Finds the latest cut that fits: for each space, in their order, a stamp up to which entries belong to it.
 /// The logs may leave out what is neither of several spaces nor the last entry.
 ///
 /// # Errors
 /// If there is none.
 pub fn latest(extents: &[Extent<'_>]) -> Result<Vec<Stamp>, NoCut> {
-    let needs = extents.iter().map(|of| needs(of, extents)).collect::<Result<Vec<_>, _>>()?;
+    let settled: Vec<Settled> = extents.iter().map(settled).collect();
+    let all: Vec<_> = extents.iter().zip(&settled).collect();
+    let needs = extents.iter().map(|of| needs(of, &all)).collect::<Result<Vec<_>, _>>()?;
     let ends = extents.iter().map(|of| of.log.last().map_or(of.state.stamp, |e| e.stamp.max(of.state.stamp)));
     let mut cut: Vec<Stamp> = ends.collect();
     loop {
@@ -96,7 +101,7 @@ pub fn latest(extents: &[Extent<'_>]) -> Result<Vec<Stamp>, NoCut> {
 }
 
 /// Finds the states of others that a space needs, and from which of its stamps on.
-fn needs(of: &Extent<'_>, all: &[Extent<'_>]) -> Result<Needs, NoCut> {
+fn needs(of: &Extent<'_>, all: &[(&Extent<'_>, &Settled)]) -> Result<Needs, NoCut> {
     let mut needs = Needs::default();
     let mut decided: BTreeMap<OpId, Vec<Prepared>> =
         of.state.decisions.iter().map(|(_, decided)| (decided.op, decided.parts.clone())).collect();
@@ -118,8 +123,8 @@ fn needs(of: &Extent<'_>, all: &[Extent<'_>]) -> Result<Needs, NoCut> {
             }
             Entry::Forget(ops) if !dropped(Rule::ForgetsUnsettled) => {
                 for part in ops.iter().filter_map(|op| decided.remove(op)).flatten() {
-                    if let Some(other) = all.iter().find(|other| other.space == part.space) {
-                        need(&mut needs, stamp, part.space, settled_at(other, part.at));
+                    if let Some((other, settled)) = all.iter().find(|(other, _)| other.space == part.space) {
+                        need(&mut needs, stamp, part.space, settled_at(other, settled, part.at));
                     }
                 }
             }
@@ -133,7 +138,13 @@ fn needs(of: &Extent<'_>, all: &[Extent<'_>]) -> Result<Needs, NoCut> {
 fn behind<'a>(of: &Extent<'a>) -> impl Iterator<Item = (Stamp, Result<Entry<'a>, DecodeError>)> {
     let from = of.log.partition_point(|entry| entry.stamp <= of.state.stamp);
     let entries = of.log[from..].iter().filter(|entry| is_of_several(entry));
-    entries.map(|entry| (entry.stamp, Entry::decode(entry.kind, &entry.payload)))
+    entries.map(|entry| (entry.stamp, decode(entry)))
+}
+
+fn decode(entry: &Sealed) -> Result<Entry<'_>, DecodeError> {
+    #[cfg(test)]
+    tests::DECODED.with(|decoded| decoded.set(decoded.get() + 1));
+    Entry::decode(entry.kind, &entry.payload)
 }
 
 /// Says whether an entry has to do with other spaces. A view has: it says what may be lost.
@@ -162,15 +173,24 @@ fn need(needs: &mut Needs, from: Stamp, space: SpaceId, least: Stamp) {
     }
 }
 
-/// The stamp at which a part was settled; a stamp that is never reached if it was not.
-fn settled_at(of: &Extent<'_>, prepared: Stamp) -> Stamp {
-    if prepared <= of.state.stamp && of.state.prepares.get(prepared).is_none() {
-        return of.state.stamp;
+/// The parts that a log settles behind the state. An entry that cannot be read is told by [`needs`].
+fn settled(of: &Extent<'_>) -> Settled {
+    let from = of.log.partition_point(|entry| entry.stamp <= of.state.stamp);
+    let mut settled = Settled::new();
+    for entry in of.log[from..].iter().filter(|entry| entry.kind == kind::SETTLE) {
+        if let Ok(Entry::Settle(settle)) = decode(entry) {
+            settled.entry(settle.prepared).or_insert(entry.stamp);
+        }
     }
-    let settles = |entry: &Entry<'_>| matches!(entry, Entry::Settle(s) if s.prepared == prepared);
-    let mut entries = behind(of);
-    let settled = entries.find(|(_, entry)| entry.as_ref().is_ok_and(settles));
-    settled.map_or(Stamp::LAST, |(stamp, _)| stamp)
+    settled
+}
+
+/// The stamp at which a part was settled; a stamp that is never reached if it was not.
+fn settled_at(of: &Extent<'_>, settled: &Settled, prepared: Stamp) -> Stamp {
+    match prepared <= of.state.stamp && of.state.prepares.get(prepared).is_none() {
+        true => of.state.stamp,
+        false => settled.get(&prepared).copied().unwrap_or(Stamp::LAST),
+    }
 }
 
 /// A state after some of the log. Only its stamp and what has to do with other spaces are of that: the views,
@@ -212,6 +232,7 @@ pub fn ends_at(of: &Extent<'_>, upto: Stamp) -> Result<Replica, NoCut> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::Arc;
 
     use tercel_wire::id::{ClientId, ViewId};
@@ -219,6 +240,11 @@ mod tests {
 
     use super::*;
     use crate::replica::entry::{Decide, Head, Logged, Settle};
+
+    thread_local! {
+        /// Entries that were decoded.
+        pub(super) static DECODED: Cell<u64> = const { Cell::new(0) };
+    }
 
     const A: SpaceId = SpaceId(1);
     const B: SpaceId = SpaceId(2);
@@ -311,6 +337,30 @@ mod tests {
         let settle = Settle { prepared: Stamp(21), seen: Vector::default(), logged: None };
         let b = log(&[(21, nothing()), (22, nothing()), (23, Entry::Settle(settle))]);
         assert_eq!(latest_of((&state(10), &a), (&state(20), &b)), Ok(vec![13, 23]));
+    }
+
+    /// Each transaction of a long log is decided, settled and forgotten: 100,000 entries.
+    #[test]
+    fn work_of_a_cut_is_linear_in_the_log() {
+        const TRANSACTIONS: u64 = 25_000;
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for n in 0..TRANSACTIONS {
+            let op = OpId { seq: n, ..op() };
+            let prepared = 21 + 2 * n;
+            let parts = vec![Prepared { space: B, view: VIEW, at: Stamp(prepared), writes: true }];
+            let logged = Logged { head: Head { op, ..Head::default() }, ..logged() };
+            a.push((11 + 2 * n, Entry::Decide(Decide { parts, seen: Vector::default(), logged })));
+            a.push((12 + 2 * n, Entry::Forget(vec![op])));
+            let settle = Settle { prepared: Stamp(prepared), seen: Vector::default(), logged: None };
+            b.push((prepared, nothing()));
+            b.push((prepared + 1, Entry::Settle(settle)));
+        }
+        let (a, b) = (log(&a), log(&b));
+        DECODED.set(0);
+        let ends = vec![10 + 2 * TRANSACTIONS, 20 + 2 * TRANSACTIONS];
+        assert_eq!(latest_of((&state(10), &a), (&state(20), &b)), Ok(ends));
+        let entries = (a.len() + b.len()) as u64;
+        assert!(DECODED.get() <= 2 * entries, "{} of {entries} entries decoded", DECODED.get());
     }
 
     #[cfg(tercel_mutants)]
