@@ -13,6 +13,8 @@
 //! | [`object`] | the bytes of log objects and of pieces of bases |
 //! | [`head`] | the one object that is changed: who writes, and what there is |
 //! | [`writer`] | the thread that archives |
+//! | `reading` | the reading of a server's log, from one session of the writer to the next |
+//! | `pieces` | the putting of objects |
 //! | [`catalogue`] | what an archive has, read and verified |
 //! | [`restore`] | spaces made of archives, alone or of several at one cut |
 //! | [`moment`] | moments as people write them |
@@ -27,6 +29,8 @@ pub mod dir;
 pub mod head;
 pub mod moment;
 pub mod object;
+mod pieces;
+mod reading;
 pub mod restore;
 pub mod store;
 pub mod writer;

@@ -10,8 +10,8 @@
 //! until its server leads a later view. Of the writers of a group's members that of the leader writes, and
 //! the others wait.
 
+use std::cell::Cell;
 use std::cmp::Ordering as Cmp;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -27,10 +27,10 @@ use tercel::{Stamp, ViewId};
 use thiserror::Error;
 
 use crate::catalogue::{ArchiveError, Catalogue};
-use crate::head::{
-    Base, Gap, HEAD, Head, History, LastEntry, Run, base_begin, hex, log_name, piece_name, unhex,
-};
+use crate::head::{Base, Gap, HEAD, Head, History, LastEntry, Run, base_begin, hex, log_name, unhex};
 use crate::object::{Digest, Kind, Object, digest_of, put_entry};
+use crate::pieces::{PIECE_BYTES, Pieces, put_log};
+use crate::reading::{Kept, Open, Reading};
 use crate::store::{Store, StoreError};
 
 /// The settings of a writer.
@@ -108,8 +108,11 @@ enum Stopped {
     #[error("{0}")]
     Store(#[from] StoreError),
     /// The server fails: the writer tries again.
-    #[error("{0}")]
+    #[error("{}", of_server(.0))]
     Server(#[from] BackupError),
+    /// The log no longer has what is to be read next: a gap is noted.
+    #[error("{BOUND_REACHED}")]
+    Behind,
     /// Its server does not lead: the leader's writer archives, and this one tries again.
     #[error("{0}")]
     Follows(String),
@@ -162,6 +165,7 @@ impl Writer {
             config,
             status: status.clone(),
             stop: stop.clone(),
+            is_behind: Cell::new(false),
         };
         let begun = std::thread::Builder::new().name("tercel-archive".into()).spawn(move || writing.run());
         let failed = |why: std::io::Error| StoreError::Failed {
@@ -225,13 +229,17 @@ struct Writing {
     config: Config,
     status: Arc<Mutex<Status>>,
     stop: Arc<AtomicBool>,
+    /// The log's bound was reached before a reader of this had come so far.
+    is_behind: Cell<bool>,
 }
 
 impl Writing {
     fn run(&mut self) {
+        let mut left = None;
         while !self.is_to_stop() {
-            match self.session() {
+            match self.session(&mut left) {
                 Ok(()) | Err(Stopped::Asked) => return,
+                Err(Stopped::Behind) => self.is_behind.set(true),
                 Err(Stopped::Fenced(why)) => return self.tell(|status| status.ended = Some(why)),
                 Err(Stopped::Displaced(view, why)) => {
                     self.tell(|status| status.ended = Some(why));
@@ -293,44 +301,83 @@ impl Writing {
         self.tap.tell(state, *upto_ms);
     }
 
-    /// Archives until it does not get on.
-    fn session(&self) -> Result<(), Stopped> {
-        // A base that is taken behind this can be gone on with.
-        let mut reader = self.tap.log(0).map_err(|error| match error {
+    /// Archives until it does not get on. A session that the store ends leaves what it has read to the next
+    /// one.
+    fn session(&self, left: &mut Option<Reading>) -> Result<(), Stopped> {
+        let mut reading = left.take();
+        let archived = self.archive(&mut reading);
+        if matches!(archived, Err(Stopped::Store(_))) {
+            *left = reading;
+        }
+        archived
+    }
+
+    fn archive(&self, reading: &mut Option<Reading>) -> Result<(), Stopped> {
+        let of_before = reading.as_ref().map(|reading| {
+            let reader = reading.reader.lock();
+            (reader.space(), reader.view())
+        });
+        let (fresh, space, view) = match of_before {
+            Some((space, view)) => (None, space, view),
+            None => {
+                let reader = self.fresh()?;
+                let (space, view) = (reader.space(), reader.view());
+                (Some(reader), space, view)
+            }
+        };
+        let mut claimed = self.claim(space, view)?;
+        *reading = reading.take().and_then(|reading| reading.behind(claimed.head.last.as_ref()));
+        let reading = match reading {
+            Some(reading) => reading,
+            None => {
+                let reader = fresh.map_or_else(|| self.fresh(), Ok)?;
+                let begun = match self.go_on(&mut claimed, reader)? {
+                    Some(begun) => begun,
+                    None => self.begin_anew(&mut claimed)?,
+                };
+                reading.insert(begun)
+            }
+        };
+        self.follow(&mut claimed, reading)
+    }
+
+    /// A reader that begins now: a base that is taken behind it can be gone on with.
+    fn fresh(&self) -> Result<LogReader, Stopped> {
+        self.tap.log(0).map_err(|error| match error {
             BackupError::Refused(refused) if refused.reason == Refusal::NotLeader => {
                 Stopped::Follows(refused.text)
             }
             error => error.into(),
-        })?;
-        let mut claimed = self.claim(&reader)?;
-        let mut open = match self.go_on(&mut claimed, &mut reader)? {
-            Some(open) => open,
-            None => self.begin_anew(&mut claimed, &mut reader)?,
-        };
+        })
+    }
+
+    /// Archives what is read.
+    fn follow(&self, claimed: &mut Claimed, reading: &mut Reading) -> Result<(), Stopped> {
+        let Reading { reader, open } = reading;
         loop {
             let is_last = self.is_to_stop();
             if open.is_due(&self.config) || (is_last && !open.entries.is_empty()) {
-                self.put(&mut claimed, &mut open)?;
+                self.put(claimed, open)?;
             }
             if is_last {
                 return Ok(());
             }
             if claimed.base_is_due(&self.config) {
                 let first = first_needed(&self.tap.log(0)?);
-                self.base(&mut claimed, first, &mut reader, false)?;
-                self.remove_old(&mut claimed)?;
+                self.base(claimed, first, false)?;
+                self.remove_old(claimed)?;
             }
-            let entries = match reader.next_entries() {
+            let entries = match self.read(reader) {
                 Err(lost) if !open.entries.is_empty() => {
                     // The server may be stopping: what was read of it is not lost with it.
-                    self.put(&mut claimed, &mut open)?;
-                    return Err(lost.into());
+                    self.put(claimed, open)?;
+                    return Err(lost);
                 }
                 entries => entries?,
             };
             let now = claimed.now(&self.config);
             if entries.is_empty() {
-                self.idle(&mut claimed, &open, now)?;
+                self.idle(claimed, open, now)?;
             } else if entries.iter().map(|e| e.payload.len()).sum::<usize>() < FEW_BYTES {
                 open.take(entries, now);
                 // Many small readings would take the server's time from commits.
@@ -341,14 +388,20 @@ impl Writing {
         }
     }
 
+    fn read(&self, reader: &Kept) -> Result<Vec<Sealed>, Stopped> {
+        reader.lock().next_entries().map_err(|error| match error {
+            BackupError::Refused(refused) if refused.reason == Refusal::TooOld => Stopped::Behind,
+            error => error.into(),
+        })
+    }
+
     /// Makes the archive this writer's.
-    fn claim(&self, reader: &LogReader) -> Result<Claimed, Stopped> {
-        let view = reader.view();
+    fn claim(&self, space: tercel::SpaceId, view: ViewId) -> Result<Claimed, Stopped> {
         let (mut head, old) = match Head::read(&*self.store)? {
-            None => (Head::new(reader.space(), self.owner, &self.config.name, view), None),
+            None => (Head::new(space, self.owner, &self.config.name, view), None),
             Some((head, bytes)) => (head, Some(bytes)),
         };
-        refuse_other(&head, reader.space(), &*self.store)?;
+        refuse_other(&head, space, &*self.store)?;
         let theirs = ViewId::new(head.view.0, head.view.1);
         if theirs.number > view.number || (theirs.number == view.number && theirs != view) {
             return Err(self.fenced(&head, view));
@@ -416,36 +469,42 @@ impl Writing {
     }
 
     /// Goes on behind what is archived, if the log still has that.
-    fn go_on(&self, claimed: &mut Claimed, reader: &mut LogReader) -> Result<Option<Open>, Stopped> {
+    fn go_on(&self, claimed: &mut Claimed, fresh: LogReader) -> Result<Option<Reading>, Stopped> {
         let Some(last) = claimed.head.last.clone() else { return Ok(None) };
         if claimed.head.bases.is_empty() {
             return Ok(None);
         }
+        let gap = |claimed: &mut Claimed, reason| {
+            let why = match reason {
+                Refusal::OtherHistory => ANOTHER_HISTORY,
+                _ if self.is_behind.take() => BOUND_REACHED,
+                _ => NOT_KEPT,
+            };
+            self.gap(claimed, why).map(|()| None)
+        };
         // The archived entry is read once more, and compared.
-        let began = match self.tap.log(last.position.saturating_sub(1)) {
-            Ok(began) => began,
+        let reader = match self.tap.log(last.position.saturating_sub(1)) {
+            Ok(began) => Kept::new(began),
             Err(BackupError::Refused(refused)) if is_gap(refused.reason) => {
-                let is_other = refused.reason == Refusal::OtherHistory;
-                let why = if is_other { ANOTHER_HISTORY } else { &refused.text };
-                return self.gap(claimed, why).map(|()| None);
+                return gap(claimed, refused.reason);
             }
             Err(error) => return Err(error.into()),
         };
-        *reader = began;
-        let mut entries = match self.some_entries(reader) {
+        drop(fresh);
+        let mut entries = match self.some_entries(&reader) {
+            Err(Stopped::Behind) => return gap(claimed, Refusal::TooOld),
             Err(Stopped::Server(BackupError::Refused(refused))) if is_gap(refused.reason) => {
-                return self.gap(claimed, &refused.text).map(|()| None);
+                return gap(claimed, refused.reason);
             }
             entries => entries?,
         };
         let first = entries.remove(0);
         if first.stamp.0 != last.stamp || hex(&digest_of(&first)) != last.digest {
-            return self.gap(claimed, ANOTHER_HISTORY).map(|()| None);
+            return gap(claimed, Refusal::OtherHistory);
         }
-        let mut open = Open::new(last.position);
-        let now = claimed.now(&self.config);
-        open.take(entries, now);
-        Ok(Some(open))
+        let mut open = Open::new(last);
+        open.take(entries, claimed.now(&self.config));
+        Ok(Some(Reading { reader, open }))
     }
 
     /// Notes that entries are missing: a base must follow.
@@ -461,26 +520,27 @@ impl Writing {
     }
 
     /// Begins with a base, and the log from then on.
-    fn begin_anew(&self, claimed: &mut Claimed, reader: &mut LogReader) -> Result<Open, Stopped> {
+    fn begin_anew(&self, claimed: &mut Claimed) -> Result<Reading, Stopped> {
         let begun = self.tap.log(0)?;
         let (first, position) = (first_needed(&begun), begun.began().0);
         // The entry before the first one is known from now on: whatever happens, this can be gone on with.
-        *reader = self.tap.log(position.saturating_sub(1))?;
+        let reader = Kept::new(self.tap.log(position.saturating_sub(1))?);
         drop(begun);
-        let mut entries = self.some_entries(reader)?;
+        let mut entries = self.some_entries(&reader)?;
         let before = entries.remove(0);
         let digest = hex(&digest_of(&before));
-        claimed.head.last = Some(LastEntry { stamp: before.stamp.0, position, digest });
-        let mut open = Open::new(position);
+        let last = LastEntry { stamp: before.stamp.0, position, digest };
+        claimed.head.last = Some(last.clone());
+        let mut open = Open::new(last);
         open.take(entries, claimed.now(&self.config));
-        self.base(claimed, first, reader, true)?;
-        Ok(open)
+        self.base(claimed, first, true)?;
+        Ok(Reading { reader, open })
     }
 
     /// The next entries, at least one.
-    fn some_entries(&self, reader: &mut LogReader) -> Result<Vec<Sealed>, Stopped> {
+    fn some_entries(&self, reader: &Kept) -> Result<Vec<Sealed>, Stopped> {
         loop {
-            let entries = reader.next_entries()?;
+            let entries = self.read(reader)?;
             if !entries.is_empty() {
                 return Ok(entries);
             }
@@ -518,13 +578,7 @@ impl Writing {
     }
 
     /// Puts a base.
-    fn base(
-        &self,
-        claimed: &mut Claimed,
-        first: u64,
-        reader: &mut LogReader,
-        begins_anew: bool,
-    ) -> Result<(), Stopped> {
+    fn base(&self, claimed: &mut Claimed, first: u64, begins_anew: bool) -> Result<(), Stopped> {
         let base = self.tap.base()?;
         let (stamp, space, ms) = (base.stamp(), claimed.head.space(), claimed.now(&self.config));
         let begun = match begins_anew {
@@ -541,7 +595,6 @@ impl Writing {
             if self.is_to_stop() {
                 return Err(Stopped::Asked);
             }
-            reader.keep_alive()?;
             held.extend_from_slice(part);
             if held.len() >= PIECE_BYTES {
                 pieces.put(Kind::Pages, std::mem::take(&mut held))?;
@@ -583,7 +636,7 @@ impl Writing {
         let head = &mut claimed.head;
         let history = head.history();
         let is_behind =
-            |run: &Run| (run.view, run.history, run.position_end()) == (view, history, open.position);
+            |run: &Run| (run.view, run.history, run.position_end()) == (view, history, open.behind.position);
         let run = head.runs.last().filter(|run| is_behind(run));
         let before: Digest = head.runs.last().map_or([0; 32], |run| unhex(&run.digest));
         let is_new = run.is_none();
@@ -597,9 +650,9 @@ impl Writing {
             space: head.space(),
             before,
             first: first.stamp,
-            position: open.position + 1,
+            position: open.behind.position + 1,
             last: last.stamp,
-            end: open.position + count,
+            end: open.behind.position + count,
             times: open.times.iter().map(|(ms, stamp)| (*ms, *stamp)).collect(),
             contents,
         };
@@ -610,7 +663,7 @@ impl Writing {
             head.runs.push(Run {
                 view,
                 first: first.stamp.0,
-                position: open.position + 1,
+                position: open.behind.position + 1,
                 last: 0,
                 last_ms: 0,
                 before: hex(&before),
@@ -624,11 +677,11 @@ impl Writing {
             (run.last, run.last_ms, run.digest) = (last.stamp.0, ms, hex(&digest));
             (run.bytes, run.count) = (run.bytes + bytes, run.count + count);
         }
-        let position = open.position + count;
-        head.last = Some(LastEntry { stamp: last.stamp.0, position, digest: hex(&digest_of(&last)) });
+        let end = open.end();
+        head.last = Some(end.clone());
         head.upto_ms = head.upto_ms.max(ms);
         self.swap(claimed)?;
-        *open = Open::new(position);
+        *open = Open::new(end);
         self.tell(|status| (status.objects, status.bytes) = (status.objects + 1, status.bytes + bytes));
         Ok(())
     }
@@ -671,8 +724,21 @@ impl Writing {
     }
 }
 
+/// The sentence about a server that fails. The errors of backups speak of a command that is run again.
+fn of_server(error: &BackupError) -> String {
+    match error {
+        BackupError::Lost(why) => format!("the connection to the server was lost ({why})"),
+        BackupError::Refused(refused) => format!("the server: {}", refused.text),
+        error => error.to_string(),
+    }
+}
+
 /// The reason of a gap before another history.
 const ANOTHER_HISTORY: &str = "the server's log is another history";
+
+/// The reasons of gaps of one history.
+const BOUND_REACHED: &str = "the log's bound was reached before the archive had all of it";
+const NOT_KEPT: &str = "the log had gone on before this writer came: it is kept only while a writer reads it";
 
 /// Says whether a server's refusal means that the log is not there to go on with.
 fn is_gap(reason: Refusal) -> bool {
@@ -683,63 +749,6 @@ fn is_gap(reason: Refusal) -> bool {
 fn first_needed(reader: &LogReader) -> u64 {
     let (position, stable) = reader.began();
     reader.stable_stamp().0.saturating_sub(stable.saturating_sub(position)) + 1
-}
-
-/// Puts a log object. Gives its bytes' number, and its digest. An attempt of this writer that seemed to
-/// fail may have put it: with the same entries, and other moments.
-fn put_log(store: &dyn Store, name: &str, object: Object) -> Result<(u64, Digest), Stopped> {
-    let (bytes, digest) = object.encode();
-    if store.put(name, &bytes)? {
-        return Ok((bytes.len() as u64, digest));
-    }
-    let there = store.get(name)?.unwrap_or_default();
-    match Object::decode(&there) {
-        Ok((found, digest)) => match (Object { times: object.times.clone(), ..found }) == object {
-            true => Ok((there.len() as u64, digest)),
-            false => Err(is_there(store, name).into()),
-        },
-        Err(_) => Err(is_there(store, name).into()),
-    }
-}
-
-fn is_there(store: &dyn Store, name: &str) -> StoreError {
-    let (what, why) = (format!("writing {name}"), "another object is there".into());
-    StoreError::Failed { store: store.url(), what, why }
-}
-
-/// Pieces of a base.
-struct Pieces<'a> {
-    store: &'a dyn Store,
-    space: tercel::SpaceId,
-    stamp: Stamp,
-    ms: u64,
-    count: u64,
-    before: Digest,
-    bytes: u64,
-}
-
-impl Pieces<'_> {
-    fn put(&mut self, kind: Kind, contents: Vec<u8>) -> Result<(), Stopped> {
-        let object = Object {
-            kind,
-            space: self.space,
-            before: self.before,
-            first: self.stamp,
-            position: self.count,
-            last: Stamp(0),
-            end: 0,
-            times: Vec::new(),
-            contents,
-        };
-        let (bytes, digest) = object.encode();
-        let name = piece_name(self.stamp.0, self.ms, self.count);
-        if !self.store.put(&name, &bytes)? && self.store.get(&name)?.as_deref() != Some(&bytes[..]) {
-            // An attempt of the same moment: the next one has a later name.
-            return Err(is_there(self.store, &name).into());
-        }
-        (self.before, self.count, self.bytes) = (digest, self.count + 1, self.bytes + bytes.len() as u64);
-        Ok(())
-    }
 }
 
 /// The head as this writer wrote it last.
@@ -765,40 +774,6 @@ impl Claimed {
         (is_old || is_far) && self.head.last.as_ref().is_some_and(|last| last.stamp > base.stamp)
     }
 }
-
-/// Entries that are not in an object yet.
-struct Open {
-    /// The entries are behind this position.
-    position: u64,
-    entries: Vec<Sealed>,
-    bytes: usize,
-    /// By moment, the last stamp that had been read.
-    times: BTreeMap<u64, Stamp>,
-    since: Option<Instant>,
-}
-
-impl Open {
-    fn new(position: u64) -> Open {
-        Open { position, entries: Vec::new(), bytes: 0, times: BTreeMap::new(), since: None }
-    }
-
-    fn take(&mut self, entries: Vec<Sealed>, now_ms: u64) {
-        let Some(last) = entries.last() else { return };
-        let before = self.times.last_key_value().map_or(0, |(ms, _)| *ms);
-        self.times.insert(now_ms.max(before), last.stamp);
-        self.since.get_or_insert_with(Instant::now);
-        self.bytes += entries.iter().map(|entry| entry.payload.len() + 32).sum::<usize>();
-        self.entries.extend(entries);
-    }
-
-    fn is_due(&self, config: &Config) -> bool {
-        let is_old = self.since.is_some_and(|since| since.elapsed() >= config.every);
-        is_old || self.bytes >= config.object_bytes
-    }
-}
-
-/// Contents of a piece of a base.
-const PIECE_BYTES: usize = OBJECT_BYTES;
 
 /// Bytes of the log at which a base of few bytes is due.
 const LOG_BYTES_MIN: u64 = 64 << 20;

@@ -27,6 +27,11 @@ impl Failing {
         Failing { store, left: AtomicI64::new(left), fails }
     }
 
+    /// From now on, calls fail.
+    pub fn end(&self) {
+        self.left.store(0, SeqCst);
+    }
+
     pub fn mend(&self) {
         self.left.store(i64::MAX, SeqCst);
     }

@@ -35,6 +35,8 @@ impl Counting {
     pub fn begin(dir: &Path, log_bytes_max: u64) -> Counting {
         let socket = Address::Unix(dir.with_extension("socket"));
         let builder = Server::builder(dir).listen(socket.clone()).log_bytes_max(log_bytes_max);
+        // The log goes soon behind what is in the pages.
+        let builder = builder.mob_bytes(8 << 20);
         let server = builder.start().unwrap();
         let client = Client::connect(socket).unwrap();
         let counter = client.run(|tx| {
@@ -69,7 +71,7 @@ impl Counting {
     }
 
     /// Bytes that fill the log.
-    fn fill(&mut self, megabytes: usize) {
+    pub fn fill(&mut self, megabytes: usize) {
         for _ in 0..megabytes * 20 {
             self.client
                 .run(|tx| (0..50).try_for_each(|_| tx.create(&Large { all: [7; 1_000] }).map(drop)))

@@ -157,6 +157,16 @@ impl Follower {
         self.connection.keep_alive()
     }
 
+    /// Shows the server that this lives, if it was silent for a while, and takes its answer. Nothing else may
+    /// be asked for.
+    pub(super) fn keep_alive_alone(&mut self) -> Result<(), BackupError> {
+        if self.connection.said.elapsed() < self.connection.keepalive / 2 {
+            return Ok(());
+        }
+        self.connection.ask(Kind::Ping, &[])?;
+        self.connection.await_frame(Kind::Pong, |_| Ok(()))
+    }
+
     /// The next entries that are stable; none if none came for a second.
     pub(super) fn next(&mut self) -> Result<Vec<Sealed>, BackupError> {
         self.connection.ask(Kind::LogNext, &[])?;

@@ -100,7 +100,7 @@ impl LogReader {
     /// # Errors
     /// If the server is lost.
     pub fn keep_alive(&mut self) -> Result<(), BackupError> {
-        self.0.keep_alive()
+        self.0.keep_alive_alone()
     }
 }
 
