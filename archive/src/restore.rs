@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tercel::Stamp;
 use tercel::backup::BackupError;
-use tercel::backup::stream::{Parts, assemble, ends_of, settle_ends};
+use tercel::backup::stream::{Parts, Report, Staged, Staging, assemble, ends_of, settle_ends};
 use tercel::tools::engine::order::Sealed;
 use tercel::tools::engine::replica::Replica;
 use tercel::tools::engine::replica::cut::{Extent, ends_at, is_of_several, latest};
@@ -282,7 +282,8 @@ fn unreadable(base: &Base) -> ArchiveError {
 }
 
 /// Makes a space of each of several archives, in a directory of its name within `data`, at the latest cut
-/// that fits up to a moment, and settles what transactions over several of them had left open.
+/// that fits up to a moment, and settles what transactions over several of them had left open. None is at its
+/// place before all are whole. What an interrupted attempt has left is gone on with, or begun again.
 ///
 /// # Errors
 /// As [`restore`].
@@ -293,10 +294,18 @@ pub fn restore_set(
     progress: Progress<'_>,
 ) -> Result<SetRestored, ArchiveError> {
     let cut = cut_set(archives, until, progress)?;
+    let names: Vec<&str> = archives.iter().map(|(name, _)| name.as_str()).collect();
+    let space = |(name, catalogue): &(String, Catalogue<'_>)| format!("{name} {}, ", catalogue.head.space);
+    let of: String = archives.iter().map(space).collect();
+    let staged = match Staged::begin(data, &names, &format!("{of}{until:?}"))? {
+        Staging::Anew(staged) => staged,
+        Staging::Finished(report) => return Ok(SetRestored::of(report)),
+    };
     let mut restored = SetRestored { spaces: Vec::new(), settled: 0, misfits: Vec::new() };
     let mut states = Vec::new();
     for ((name, catalogue), (plan, state, log)) in archives.iter().zip(&cut) {
-        restored.spaces.push((name.clone(), make(catalogue, plan, &data.join(name), progress)?));
+        let made = make(catalogue, plan, &staged.place().join(name), progress)?;
+        restored.spaces.push((name.clone(), made));
         let extent = Extent { space: catalogue.head.space(), state, log };
         states.push((
             catalogue.head.space(),
@@ -307,7 +316,25 @@ pub fn restore_set(
         let (ends, misfits) = ends_of(name, i, &states);
         restored.misfits.extend(misfits);
         restored.settled += ends.len();
-        settle_ends(&data.join(name), ends)?;
+        settle_ends(&staged.place().join(name), ends)?;
     }
+    staged.finish(&restored.report())?;
     Ok(restored)
+}
+
+impl SetRestored {
+    fn report(&self) -> Report {
+        let numbers = |of: &Restored| [of.stamp.0, of.base.0, of.entries, of.view_first.into()];
+        let spaces = self.spaces.iter().map(|(name, of)| (name.clone(), numbers(of))).collect();
+        Report { spaces, settled: self.settled, misfits: self.misfits.clone() }
+    }
+
+    fn of(report: Report) -> SetRestored {
+        let space = |(name, [stamp, base, entries, view]): (String, [u64; 4])| {
+            let (stamp, base, view_first) = (Stamp(stamp), Stamp(base), view as u32);
+            (name, Restored { stamp, base, entries, view_first })
+        };
+        let Report { spaces, settled, misfits } = report;
+        SetRestored { spaces: spaces.into_iter().map(space).collect(), settled, misfits }
+    }
 }

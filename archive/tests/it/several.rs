@@ -1,5 +1,6 @@
 //! Archives of several spaces, restored at one cut.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -50,6 +51,21 @@ fn transfer(session: &Session<'_>, purses: &[Ref<Purse>], n: usize) -> Result<()
         }
         Ok(())
     })
+}
+
+/// Ends a restore amid its last space. Nothing of it can be served.
+fn interrupt(archives: &[(String, Catalogue<'_>)], ms: u64, data: &Path) {
+    let mut begun = 0;
+    let mut progress = |what: &str, done: u64, _| {
+        begun += usize::from(what == "pages" && done == 1);
+        assert!(begun < NAMES.len(), "it is interrupted");
+    };
+    let mut restore = || drop(restore_set(archives, Until::Moment(ms), data, &mut progress));
+    assert!(catch_unwind(AssertUnwindSafe(&mut restore)).is_err());
+    for name in NAMES {
+        let why = tercel::embedded(data.join(name)).err().map(|why| why.to_string()).unwrap_or_default();
+        assert!(why.contains("is unfinished"), "{why}");
+    }
 }
 
 fn three_spaces_are_restored_at_one_cut(place: &dyn Place) {
@@ -115,13 +131,16 @@ fn three_spaces_are_restored_at_one_cut(place: &dyn Place) {
     drop(spaces);
     servers.into_iter().for_each(|server| server.stop().unwrap());
     let mut seen = Vec::new();
+    let archives: Vec<_> = NAMES
+        .iter()
+        .zip(&stores)
+        .map(|(name, store)| (name.to_string(), Catalogue::open(&**store).unwrap()))
+        .collect();
     for ms in moments {
         let restored = dir.join("restored");
-        let archives: Vec<_> = NAMES
-            .iter()
-            .zip(&stores)
-            .map(|(name, store)| (name.to_string(), Catalogue::open(&**store).unwrap()))
-            .collect();
+        if seen.is_empty() {
+            interrupt(&archives, ms, &restored);
+        }
         let made = restore_set(&archives, Until::Moment(ms), &restored, &mut |_, _, _| ()).unwrap();
         assert_eq!(made.misfits, Vec::<String>::new());
         let servers = NAMES.map(|name| serve(&restored, name));

@@ -40,6 +40,7 @@ mod manifest;
 mod receive;
 mod restore;
 mod set;
+mod staged;
 pub mod stream;
 mod tail;
 

@@ -25,6 +25,7 @@ use tercel_wire::message::Settle;
 
 use super::receive::{Begun, Follower, Remote, Way};
 use super::restore::{read_manifest, restore, state_of, tail_of};
+use super::staged::{Begun as Staging, Report, Staged};
 use super::tail::Tail;
 use super::{BackupError, Progress, Restored, Taken, is_backup};
 use crate::address::Addresses;
@@ -328,7 +329,8 @@ pub fn misfits(backup: &Path) -> Result<Vec<String>, BackupError> {
 }
 
 /// Makes a space of each backup of a set, in a directory of its name within `data`, and settles what
-/// transactions over several of them had left open.
+/// transactions over several of them had left open. None is at its place before all are whole. What an
+/// interrupted attempt has left is gone on with, or begun again.
 ///
 /// # Errors
 /// See [`BackupError`]. What was begun stays and is known as unfinished.
@@ -348,9 +350,17 @@ pub fn restore_set(
         }
         held.push(of);
     }
+    let spaces: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    let of: String = names.iter().map(|(name, stamp)| format!(" {name} {stamp}")).collect();
+    let of = format!("{}{of}", set.canonicalize()?.display());
+    let staged = match Staged::begin(data, &spaces, &of)? {
+        Staging::Anew(staged) => staged,
+        Staging::Finished(report) => return Ok(SetRestored::of(report)),
+    };
     let mut spaces = Vec::new();
     for (name, _) in &names {
-        spaces.push((name.clone(), restore(&set.join(name), &data.join(name), &mut progress)?));
+        let made = restore(&set.join(name), &staged.place().join(name), &mut progress)?;
+        spaces.push((name.clone(), made));
     }
     let mut restored = SetRestored { spaces, settled: 0, misfits: Vec::new() };
     let states: Vec<_> = held.into_iter().map(|of| (of.space, of.state)).collect();
@@ -359,9 +369,27 @@ pub fn restore_set(
         restored.misfits.extend(misfits);
         progress(Progress { what: "settling", done: 0, total: ends.len() as u64 });
         restored.settled += ends.len();
-        settle(&data.join(name), ends)?;
+        settle(&staged.place().join(name), ends)?;
     }
+    staged.finish(&restored.report())?;
     Ok(restored)
+}
+
+impl SetRestored {
+    fn report(&self) -> Report {
+        let numbers = |of: &Restored| [of.stamp.0, of.pages, of.bytes, of.view_first.into()];
+        let spaces = self.spaces.iter().map(|(name, of)| (name.clone(), numbers(of))).collect();
+        Report { spaces, settled: self.settled, misfits: self.misfits.clone() }
+    }
+
+    fn of(report: Report) -> SetRestored {
+        let space = |(name, [stamp, pages, bytes, view]): (String, [u64; 4])| {
+            let (stamp, view_first, took) = (Stamp(stamp), view as u32, Duration::ZERO);
+            (name, Restored { stamp, pages, bytes, view_first, took })
+        };
+        let Report { spaces, settled, misfits } = report;
+        SetRestored { spaces: spaces.into_iter().map(space).collect(), settled, misfits }
+    }
 }
 
 /// The ends of the parts that a space has prepared, as the set knows them; and what it does not know.

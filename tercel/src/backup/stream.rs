@@ -21,6 +21,7 @@ use crate::disk::dir::{DataDir, Purpose, Space, today, view_apart};
 use crate::disk::log::LogConfig;
 use crate::server::{Server, tell_archive};
 
+pub use super::staged::{Begun as Staging, Report, Staged};
 pub use tercel_engine::server::ArchiveState;
 
 /// The way to a server whose state and log are taken.

@@ -36,7 +36,7 @@ use super::warnings::Board;
 use super::{Network, Post, Server, ServerConfig, ServerError};
 use crate::address::{Address, Listening};
 use crate::disk::DiskError;
-use crate::disk::dir::{DataDir, NewSpace, is_backup, random_u64};
+use crate::disk::dir::{DataDir, MAKING_NAME, NewSpace, is_backup, random_u64, refuse_making};
 use crate::disk::held::HeldDir;
 use crate::disk::log::{Log, LogConfig, LogThread, Opened as LogOpened};
 use crate::disk::pages::{PageRead, PageStore, checkpoint, stored_upto};
@@ -116,6 +116,10 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
     config.check()?;
     if is_backup(&config.dir) {
         return Err(ServerError::Backup(config.dir.clone()));
+    }
+    // The restore itself serves what it makes, to settle parts of transactions, and creates nothing.
+    if config.create && config.dir.parent().is_some_and(|parent| parent.ends_with(MAKING_NAME)) {
+        refuse_making(&config.dir)?;
     }
     if !config.create && DataDir::is_absent(&config.dir) {
         return Err(ServerError::NoSpace(config.dir.clone()));

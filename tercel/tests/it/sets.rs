@@ -2,11 +2,12 @@
 //! restored, and gone on with.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
-use tercel::backup::{BackupError, backup_set, is_set, misfits, restore, restore_set, verify};
+use tercel::backup::{BackupError, Progress, backup_set, is_set, misfits, restore, restore_set, verify};
 use tercel::{Address, Addresses, Client, Cut, Error, Isolation, Object, Ref, Server, Session, Spaces};
 use tercel_testkit::ends::Ends;
 
@@ -95,8 +96,24 @@ fn audit(session: &Session<'_>, names: &[&str], purses: &Purses) -> (i64, u64, u
     session.read_with(Isolation::Strict, sum).unwrap()
 }
 
+/// Ends a restore when its spaces are made. Nothing of it can be served.
+fn interrupt(set: &Path, dir: &Path, names: &[&str]) {
+    let mut settles = |p: Progress| assert!(p.what != "settling", "it is interrupted");
+    let mut restore = || drop(restore_set(set, dir, &mut settles));
+    assert!(catch_unwind(AssertUnwindSafe(&mut restore)).is_err());
+    for name in names {
+        for data in [dir.join(name), dir.join("restore.unfinished").join(name)] {
+            let why = tercel::embedded(data).err().map(|why| why.to_string()).unwrap_or_default();
+            assert!(why.contains("is unfinished"), "{why}");
+        }
+    }
+}
+
 /// Restores a set, looks at what is in it, and goes on with transfers without any command.
 fn goes_on(set: &Path, dir: &Path, names: &[&str], purses: &Purses) -> u64 {
+    if dir.ends_with("restored0") {
+        interrupt(set, dir, names);
+    }
     let restored = restore_set(set, dir, |_| ()).unwrap();
     assert_eq!(restored.misfits, Vec::<String>::new());
     let servers = serve(dir, dir, names);

@@ -126,6 +126,9 @@ pub struct NewSpace {
 impl DataDir {
     /// Opens the data directory `path`, creating it as `new` says if it does not exist or is empty.
     pub fn open(path: &Path, new: &NewSpace) -> Result<DataDir, DiskError> {
+        if !path.join(FORMAT_NAME).exists() {
+            refuse_making(path)?;
+        }
         make_dir(path)?;
         let held = HeldDir::open(path)?;
         refuse_foreign(&held)?;
@@ -427,6 +430,18 @@ fn make_dir_for(path: &Path, mode: u32) -> Result<(), DiskError> {
     }
 }
 
+/// Refuses a new space where an unfinished restore of several would put one, or where it makes one.
+pub(crate) fn refuse_making(path: &Path) -> Result<(), DiskError> {
+    let Some(parent) = path.parent() else { return Ok(()) };
+    let data = match parent.file_name() {
+        Some(name) if name == MAKING_NAME => parent.parent(),
+        _ => Some(parent).filter(|parent| parent.join(MAKING_NAME).exists()),
+    };
+    data.map_or(Ok(()), |data| {
+        Err(DiskError::Unfinished { dir: data.into(), command: "tercel restore` or `tercel archive restore" })
+    })
+}
+
 /// Removes what an interrupted repair made beside a log that is still there. A later repair must not take it
 /// for that log when the log has gone on.
 fn remove_left_by_repairs(dir: &HeldDir) -> Result<(), DiskError> {
@@ -626,6 +641,8 @@ pub(crate) fn today() -> String {
 pub const FORMAT_VERSION: u16 = 9;
 
 const LOCK_NAME: &str = "lock";
+/// The directory in which a restore makes several spaces, beside the places that they are moved to.
+pub(crate) const MAKING_NAME: &str = "restore.unfinished";
 pub(crate) const FORMAT_NAME: &str = "format";
 const CREATING_NAME: &str = "creating";
 /// The name of `creating` during its own creation.
