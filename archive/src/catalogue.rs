@@ -237,12 +237,12 @@ impl<'a> Catalogue<'a> {
     }
 
     /// The last stamp that had been read at a moment, with the history that was the newest one then; none if
-    /// the archive begins later.
+    /// the archive begins later. The second up to which the archive is counts whole, as people see it.
     ///
     /// # Errors
     /// As [`Catalogue::log`], and if the archive ends before that moment.
     pub fn stamp_at(&self, ms: u64) -> Result<Option<(u32, Stamp)>, ArchiveError> {
-        if ms > self.head.upto_ms {
+        if ms / 1_000 > self.head.upto_ms / 1_000 {
             let text = format!(
                 "the archive is up to {}: name a moment up to that, or --until-stamp",
                 time_text(self.head.upto_ms)

@@ -10,6 +10,7 @@ use tercel::{Address, Client, Object, Ref, Server, Stamp};
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::copy::copy;
 use tercel_archive::head::{HEAD, Head};
+use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::{Store, StoreError};
 use tercel_archive::writer::{Config, Status, Writer};
@@ -175,8 +176,15 @@ fn moments_are_gone_back_to(place: &dyn Place) {
         let found = restored(&*store, Until::Moment(ms), &dir.join("restored")).unwrap();
         assert_eq!(found, count);
     }
-    let later = restored(&*store, Until::Moment(u64::MAX), &dir.join("restored"));
-    assert!(matches!(&later, Err(ArchiveError::NotThere(why)) if why.contains("up to")), "{later:?}");
+    // The second that `archive list` shows is taken whole, and the next one is not there.
+    let upto = Head::read(&*store).unwrap().unwrap().0.upto_ms;
+    let shown = read_time(&time_text(upto)).unwrap();
+    let found = restored(&*store, Until::Moment(shown), &dir.join("restored")).unwrap();
+    assert_eq!(found, space.last().1);
+    for ms in [shown + 1, u64::MAX] {
+        let later = restored(&*store, Until::Moment(ms), &dir.join("restored"));
+        assert!(matches!(&later, Err(ArchiveError::NotThere(why)) if why.contains("up to")), "{later:?}");
+    }
 }
 
 fn writer_lost_at_every_store_call(place: &dyn Place) {
