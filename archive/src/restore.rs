@@ -1,15 +1,16 @@
 //! Spaces made of archives: alone up to a moment or a stamp, or several up to the latest cut that fits.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use tercel::Stamp;
 use tercel::backup::BackupError;
-use tercel::backup::stream::{Parts, Report, Staged, Staging, assemble, ends_of, settle_ends};
+use tercel::backup::stream::{Parts, Report, Staged, Staging, assemble, check_names, ends_of, settle_ends};
 use tercel::tools::engine::order::Sealed;
 use tercel::tools::engine::replica::Replica;
 use tercel::tools::engine::replica::cut::{Extent, ends_at, is_of_several, latest};
 use tercel::tools::engine::replica::saved::Saved;
+use tercel::{SpaceId, Stamp};
 
 use crate::catalogue::{ArchiveError, Catalogue};
 use crate::head::{Base, Head};
@@ -206,6 +207,25 @@ pub fn plan_set(
     Ok(cut_set(archives, until, progress)?.into_iter().map(|(plan, ..)| plan).collect())
 }
 
+/// Sees that each archive has a name and a space of its own.
+///
+/// # Errors
+/// `Set` with the name, or the two names of one space.
+pub fn check_set(archives: &[(String, Catalogue<'_>)]) -> Result<(), ArchiveError> {
+    check_names(archives)?;
+    let mut names: BTreeMap<SpaceId, &str> = BTreeMap::new();
+    for (name, catalogue) in archives {
+        if let Some(other) = names.insert(catalogue.head.space(), name) {
+            return Err(BackupError::Set(format!(
+                "`{other}` and `{name}` are archives of one space, {}: name each space once",
+                catalogue.head.space
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
 type Cut = (Plan, Replica, Vec<Sealed>);
 
 fn cut_set(
@@ -213,6 +233,7 @@ fn cut_set(
     until: Until,
     progress: Progress<'_>,
 ) -> Result<Vec<Cut>, ArchiveError> {
+    check_set(archives)?;
     let mut spaces = Vec::new();
     for (_, catalogue) in archives {
         let plan = plan(catalogue, until)?;

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::json;
-use tercel::backup::stream::Tap;
+use tercel::backup::BackupError;
+use tercel::backup::stream::{Tap, check_names};
 use tercel::{Server, Stamp};
 use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
@@ -38,6 +39,7 @@ fn failed(error: ArchiveError) -> Failure {
         ArchiveError::Nothing(_) | ArchiveError::NotThere(_) => 1,
         ArchiveError::Object { .. } => 3,
         ArchiveError::Store(error) => code_of(error),
+        ArchiveError::Backup(BackupError::Set(_)) => 2,
         ArchiveError::Backup(_) => 1,
     };
     Failure::of_sentence(&error.to_string()).code(code)
@@ -197,13 +199,17 @@ fn restore_one(args: &args::ArchiveRestore, term: &Term) -> Outcome {
 }
 
 fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
-    let mut stores = Vec::new();
-    for named in &args.spaces {
-        let (name, url) = named.split_once('=').ok_or_else(|| {
-            Failure::new(format!("`{named}` names no space")).next("say --spaces NAME=URL").code(2)
+    let mut named = Vec::new();
+    for space in &args.spaces {
+        let (name, url) = space.split_once('=').ok_or_else(|| {
+            Failure::new(format!("`{space}` names no space")).next("say --spaces NAME=URL").code(2)
         })?;
-        stores.push((name.to_string(), existing(url, &access_of(&args.keys))?));
+        named.push((name.to_string(), url));
     }
+    check_names(&named).map_err(|why| Failure::of_sentence(&why.to_string()).code(2))?;
+    let access = access_of(&args.keys);
+    let stores = named.into_iter().map(|(name, url)| Ok((name, existing(url, &access)?)));
+    let stores = stores.collect::<Result<Vec<_>, Failure>>()?;
     let archives = stores.iter().map(|(name, store)| Ok((name.clone(), Catalogue::open(&**store)?)));
     let archives = archives.collect::<Result<Vec<_>, ArchiveError>>().map_err(failed)?;
     let until = until(args)?;

@@ -168,4 +168,26 @@ fn three_spaces_are_restored_at_one_cut(place: &dyn Place) {
     assert!(seen.is_sorted() && seen.first() < seen.last(), "{seen:?}");
 }
 
-in_each_store!(three_spaces_are_restored_at_one_cut);
+/// Each archive has a name and a space of its own, before anything is made.
+fn names_and_spaces_are_given_once(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path(), "a");
+    let store = place.store("archive");
+    let config = Config { every: Duration::from_millis(30), ..Config::default() };
+    let writer = Writer::start(Tap::of(&server), server.space(), store.clone(), config).unwrap();
+    while writer.status().bases == 0 {
+        thread::yield_now();
+    }
+    writer.stop();
+    for (names, told) in
+        [(["a", "b"], "`a` and `b`"), (["a", "a"], "`a` is given twice"), (["a", "../a"], "`../a`")]
+    {
+        let archives = names.map(|name| (name.to_string(), Catalogue::open(&*store).unwrap()));
+        let data = dir.path().join("restored");
+        let refused = restore_set(&archives, Until::End, &data, &mut |_, _, _| ());
+        let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
+        assert!(why.contains(told) && !data.exists(), "{why}");
+    }
+}
+
+in_each_store!(names_and_spaces_are_given_once, three_spaces_are_restored_at_one_cut);

@@ -202,21 +202,31 @@ fn joined<R>(thread: std::thread::ScopedJoinHandle<'_, Result<R, BackupError>>) 
     thread.join().map_err(|_| BackupError::Lost("a thread of the backup panicked".into()))?
 }
 
-fn check_names(named: &[(String, Addresses)]) -> Result<(), BackupError> {
+/// Sees that names are directories' names, each of its own.
+///
+/// # Errors
+/// `Set` with the name that is not.
+pub(super) fn check_names<T>(named: &[(String, T)]) -> Result<(), BackupError> {
     let is_fine = |name: &str| {
         !name.is_empty()
             && name.len() <= 64
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
     };
-    if let Some((name, _)) = named.iter().find(|(name, _)| !is_fine(name)) {
-        return Err(BackupError::Set(format!(
-            "`{name}` is no name of a space: use letters, digits, `-` and `_`"
-        )));
+    let mut names = BTreeSet::new();
+    for (name, _) in named {
+        if !is_fine(name) {
+            return Err(BackupError::Set(format!(
+                "`{name}` is no name of a space: use letters, digits, `-` and `_`"
+            )));
+        }
+        if !names.insert(name) {
+            let text = format!("`{name}` is given twice: each space needs a name of its own");
+            return Err(BackupError::Set(text));
+        }
     }
-    let names: BTreeSet<&String> = named.iter().map(|(name, _)| name).collect();
-    match names.len() == named.len() && !named.is_empty() {
-        true => Ok(()),
-        false => Err(BackupError::Set("each space needs a name of its own".into())),
+    match named.is_empty() {
+        true => Err(BackupError::Set("each space needs a name of its own".into())),
+        false => Ok(()),
     }
 }
 

@@ -198,6 +198,14 @@ pub fn ends_of(name: &str, of: usize, all: &[(SpaceId, Replica)]) -> (Vec<Settle
     set::ends(name, of, all)
 }
 
+/// Sees that names of spaces can be those of directories, each of its own.
+///
+/// # Errors
+/// `Set` with the name that cannot.
+pub fn check_names<T>(named: &[(String, T)]) -> Result<(), BackupError> {
+    set::check_names(named)
+}
+
 /// Settles parts in a directory that is served by nobody.
 ///
 /// # Errors
