@@ -81,7 +81,7 @@ impl<'a> Catalogue<'a> {
     }
 
     /// The names of a run's objects, by the stamp that they begin with.
-    fn names_of(&self, run: &Run) -> Result<BTreeMap<u64, Vec<String>>, StoreError> {
+    pub(crate) fn names_of(&self, run: &Run) -> Result<BTreeMap<u64, Vec<String>>, StoreError> {
         let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         for name in self.store.list(&log_begin(run.view))? {
             if let Some((first, last)) = ends_in(&name)
@@ -92,6 +92,11 @@ impl<'a> Catalogue<'a> {
             }
         }
         Ok(names)
+    }
+
+    /// The bytes of an object, if it is there.
+    pub(crate) fn bytes_of(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.get(name)
     }
 
     /// Reads an object of a name.

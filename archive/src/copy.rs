@@ -1,14 +1,16 @@
 //! An archive copied to another store: what its head names, verified on the way.
 
 use crate::catalogue::{ArchiveError, Catalogue};
-use crate::head::{HEAD, Head, log_name, piece_name};
+use crate::head::{HEAD, Head, Run, log_name, piece_name, unhex};
+use crate::moment::time_text;
+use crate::object::Object;
 use crate::store::{Store, StoreError};
 
 /// Copies an archive into a store that has none, or goes on with an earlier copy there. Gives the number of
 /// objects that were written.
 ///
 /// # Errors
-/// If an object is damaged, or a store fails, or the other store has another archive.
+/// If an object is damaged, or a store fails, or the other store has another archive, or more of this one.
 pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> Result<u64, ArchiveError> {
     let catalogue = Catalogue::open(from)?;
     let there = Head::read(to)?;
@@ -18,6 +20,17 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
             to.url(),
             head.space,
             head.writer
+        )));
+    }
+    if let Some((head, _)) = &there
+        && !is_beginning(head, &catalogue)?
+    {
+        return Err(ArchiveError::NotThere(format!(
+            "{} has an archive, up to {}, written by {}, that is no beginning of {}: copy to another place",
+            to.url(),
+            time_text(head.upto_ms),
+            head.writer,
+            from.url()
         )));
     }
     let mut written = 0;
@@ -49,4 +62,43 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         return Err(StoreError::Failed { store: to.url(), what, why }.into());
     }
     Ok(written)
+}
+
+/// Says whether an archive has gone on from a head: it has all of that, but for what it has removed as old.
+fn is_beginning(head: &Head, of: &Catalogue<'_>) -> Result<bool, ArchiveError> {
+    let whole = &of.head;
+    let oldest = whole.bases.first().map_or((0, 0), |base| (base.history, base.first));
+    let has_bases = head.bases.iter().all(|base| {
+        let is_removed = (base.history, base.first) < oldest;
+        is_removed || whole.bases.iter().any(|other| other == base)
+    });
+    if head.upto_ms > whole.upto_ms || !whole.histories.starts_with(&head.histories) || !has_bases {
+        return Ok(false);
+    }
+    for run in &head.runs {
+        if (run.history, run.last + 1) > oldest && !has_run(run, of)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Says whether an archive has the last object of a run.
+fn has_run(run: &Run, of: &Catalogue<'_>) -> Result<bool, ArchiveError> {
+    for other in of.head.runs.iter().filter(|other| (other.view, other.history) == (run.view, run.history)) {
+        if other.first > run.last || other.last < run.last {
+            continue;
+        }
+        for name in of.names_of(other)?.into_values().flatten() {
+            if !name.ends_with(&format!("-{:020}", run.last)) {
+                continue;
+            }
+            let bytes = of.bytes_of(&name)?;
+            let digest = bytes.and_then(|bytes| Object::decode(&bytes).ok()).map(|(_, digest)| digest);
+            if digest == Some(unhex(&run.digest)) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }

@@ -470,7 +470,31 @@ fn what_is_older_than_kept_is_removed(place: &dyn Place) {
     assert!(matches!(&gone, Err(ArchiveError::NotThere(why)) if why.contains("begins")), "{gone:?}");
 }
 
+fn copy_onto_a_newer_archive_is_refused(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
+    let (store, early, late) = (place.store("archive"), place.store("early"), place.store("late"));
+    let mut go_on = |to: &Arc<dyn Store>| {
+        let writer = space.archive(&store);
+        until(&writer, |status| status.bases > 0 || status.stamp > 0);
+        space.count(5);
+        archived(&writer, space.last());
+        writer.stop();
+        copy(&*store, &**to, |_| ()).unwrap();
+    };
+    go_on(&early);
+    go_on(&late);
+    let newer = late.get(HEAD).unwrap();
+    let refused = copy(&*early, &*late, |_| ());
+    let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
+    assert!(why.contains(&late.url()) && why.contains("no beginning"), "{why}");
+    assert_eq!(late.get(HEAD).unwrap(), newer);
+    assert!(copy(&*late, &*early, |_| ()).unwrap() > 0, "a beginning is gone on with");
+    assert_eq!(early.get(HEAD).unwrap(), newer);
+}
+
 in_each_store!(
+    copy_onto_a_newer_archive_is_refused,
     restored_stamps_equal_the_model,
     moments_are_gone_back_to,
     writer_lost_at_every_store_call,
