@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tercel::backup::BackupError;
-use tercel::backup::stream::{Parts, Report, Staged, Staging, assemble, check_names, ends_of, settle_ends};
+use tercel::backup::stream::{
+    Parts, Report, Staged, Staging, assemble, check_names, ends_of, misfits_of, settle_ends,
+};
 use tercel::tools::engine::order::Sealed;
 use tercel::tools::engine::replica::Replica;
 use tercel::tools::engine::replica::cut::{Extent, ends_at, is_of_several, latest};
@@ -195,18 +197,6 @@ pub struct SetRestored {
     pub misfits: Vec<String>,
 }
 
-/// Finds the latest cut of several archives that fits, up to a moment: a plan for each.
-///
-/// # Errors
-/// If there is none in the archives.
-pub fn plan_set(
-    archives: &[(String, Catalogue<'_>)],
-    until: Until,
-    progress: Progress<'_>,
-) -> Result<Vec<Plan>, ArchiveError> {
-    Ok(cut_set(archives, until, progress)?.into_iter().map(|(plan, ..)| plan).collect())
-}
-
 /// Sees that each archive has a name and a space of its own.
 ///
 /// # Errors
@@ -226,7 +216,105 @@ pub fn check_set(archives: &[(String, Catalogue<'_>)]) -> Result<(), ArchiveErro
     Ok(())
 }
 
-type Cut = (Plan, Replica, Vec<Sealed>);
+/// The outlook of a restore: nothing was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outlook {
+    /// The base, and the last commit.
+    pub plan: Plan,
+    /// Entries of the log behind the base.
+    pub entries: u64,
+    /// Bytes of the base, compressed, and of these entries.
+    pub bytes: u64,
+}
+
+/// Finds out what a restore of one space would make, and what of it would not fit other spaces: a sentence
+/// each.
+///
+/// # Errors
+/// As [`restore`], but for files.
+pub fn outlook(
+    catalogue: &Catalogue<'_>,
+    until: Until,
+    progress: Progress<'_>,
+) -> Result<(Outlook, Vec<String>), ArchiveError> {
+    let plan = plan(catalogue, until)?;
+    let total = plan.upto.0.saturating_sub(plan.base.stamp);
+    let loaded = load(catalogue, &plan, &mut |done| progress("looking at the log", done, total))?;
+    let extent = Extent { space: catalogue.head.space(), state: &loaded.state, log: &loaded.log };
+    let state = ends_at(&extent, plan.upto).map_err(|e| BackupError::Set(e.to_string()))?;
+    let misfits =
+        misfits_of(&state, "their archives (`tercel archive restore --spaces a=URL --spaces b=URL`)");
+    Ok((loaded.outlook(plan), misfits))
+}
+
+/// Finds out what a restore of several spaces would make at their latest cut, and what of it would not fit.
+///
+/// # Errors
+/// As [`restore_set`], but for files.
+pub fn outlook_set(
+    archives: &[(String, Catalogue<'_>)],
+    until: Until,
+    progress: Progress<'_>,
+) -> Result<(Vec<Outlook>, Vec<String>), ArchiveError> {
+    let cut = cut_set(archives, until, progress)?;
+    let states = archives.iter().zip(&cut).map(|((_, catalogue), (plan, loaded))| {
+        let extent = Extent { space: catalogue.head.space(), state: &loaded.state, log: &loaded.log };
+        let state = ends_at(&extent, plan.upto).map_err(|e| BackupError::Set(e.to_string()))?;
+        Ok((catalogue.head.space(), state))
+    });
+    let states = states.collect::<Result<Vec<_>, ArchiveError>>()?;
+    let misfits = archives.iter().zip(0..).flat_map(|((name, _), i)| ends_of(name, i, &states).1).collect();
+    Ok((cut.into_iter().map(|(plan, loaded)| loaded.outlook(plan)).collect(), misfits))
+}
+
+/// The part of a plan that has to do with other spaces.
+struct Loaded {
+    /// The state of the base.
+    state: Replica,
+    /// Entries of several spaces behind it, and the last one.
+    log: Vec<Sealed>,
+    /// Entries that were read, and bytes of them.
+    entries: u64,
+    bytes: u64,
+}
+
+impl Loaded {
+    fn outlook(&self, plan: Plan) -> Outlook {
+        // A cut may be before the end of what was read: then its entries are those up to its stamp, at most.
+        let behind = match plan.upto.0 > plan.base.stamp {
+            true => plan.upto.0.saturating_sub(plan.base.first) + 1,
+            false => 0,
+        };
+        let bytes = plan.base.bytes + self.bytes;
+        Outlook { plan, entries: self.entries.min(behind), bytes }
+    }
+}
+
+fn load(
+    catalogue: &Catalogue<'_>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Loaded, ArchiveError> {
+    let Plan { base, upto } = plan;
+    let saved = Saved::parse(&catalogue.state_of(base)?).map_err(|_| unreadable(base))?;
+    let state = Replica::restored(&saved).map_err(|_| unreadable(base))?;
+    let (mut loaded, mut last) = (Loaded { state, log: Vec::new(), entries: 0, bytes: 0 }, None);
+    if *upto > Stamp(base.stamp) {
+        entries_of(catalogue, base.history, Stamp(base.first), *upto, &mut |some| {
+            loaded.log.extend(some.iter().filter(|entry| is_of_several(entry)).cloned());
+            loaded.entries += some.len() as u64;
+            loaded.bytes += some.iter().map(|entry| entry.payload.len() as u64).sum::<u64>();
+            last = some.last().cloned().or(last.take());
+            progress(last.as_ref().map_or(0, |last: &Sealed| last.stamp.0.saturating_sub(base.stamp)));
+            Ok(())
+        })?;
+    }
+    let kept = loaded.log.last().map(|kept| kept.stamp);
+    loaded.log.extend(last.filter(|last| kept.is_none_or(|kept| kept < last.stamp)));
+    Ok(loaded)
+}
+
+type Cut = (Plan, Loaded);
 
 fn cut_set(
     archives: &[(String, Catalogue<'_>)],
@@ -244,36 +332,23 @@ fn cut_set(
         let span = |plan: &Plan| plan.upto.0.saturating_sub(plan.base.stamp);
         let (mut before, total) = (0, spaces.iter().map(|(plan, _)| span(plan)).sum());
         for (plan, catalogue) in &spaces {
-            let saved = Saved::parse(&catalogue.state_of(&plan.base)?).map_err(|_| unreadable(&plan.base))?;
-            let state = Replica::restored(&saved).map_err(|_| unreadable(&plan.base))?;
-            // Of the log, what has to do with other spaces, and the end.
-            let (mut kept, mut last) = (Vec::new(), None);
-            if plan.upto > Stamp(plan.base.stamp) {
-                let Base { history, first, .. } = plan.base;
-                entries_of(catalogue, history, Stamp(first), plan.upto, &mut |some| {
-                    kept.extend(some.iter().filter(|entry| is_of_several(entry)).cloned());
-                    last = some.last().cloned().or(last.take());
-                    let of_this =
-                        last.as_ref().map_or(0, |last| last.stamp.0.saturating_sub(plan.base.stamp));
-                    progress("looking for the cut", before + of_this, total);
-                    Ok(())
-                })?;
-            }
-            let end =
-                last.filter(|last: &Sealed| kept.last().is_none_or(|kept: &Sealed| kept.stamp < last.stamp));
-            kept.extend(end);
-            loaded.push((state, kept));
+            let mut progress = |done| progress("looking for the cut", before + done, total);
+            loaded.push(load(catalogue, plan, &mut progress)?);
             before += span(plan);
         }
         let extents: Vec<Extent<'_>> = spaces
             .iter()
             .zip(&loaded)
-            .map(|((_, catalogue), (state, log))| Extent { space: catalogue.head.space(), state, log })
+            .map(|((_, catalogue), Loaded { state, log, .. })| Extent {
+                space: catalogue.head.space(),
+                state,
+                log,
+            })
             .collect();
         match latest(&extents) {
             Ok(cut) => {
                 let with = spaces.into_iter().zip(cut).map(|((plan, _), upto)| Plan { upto, ..plan });
-                return Ok(with.zip(loaded).map(|(plan, (state, log))| (plan, state, log)).collect());
+                return Ok(with.zip(loaded).collect());
             }
             // Its base is too young for the others: an earlier one may do.
             Err(tercel::tools::engine::replica::cut::NoCut::Late { space, of, needs }) => {
@@ -324,7 +399,7 @@ pub fn restore_set(
     };
     let mut restored = SetRestored { spaces: Vec::new(), settled: 0, misfits: Vec::new() };
     let mut states = Vec::new();
-    for ((name, catalogue), (plan, state, log)) in archives.iter().zip(&cut) {
+    for ((name, catalogue), (plan, Loaded { state, log, .. })) in archives.iter().zip(&cut) {
         let made = make(catalogue, plan, &staged.place().join(name), progress)?;
         restored.spaces.push((name.clone(), made));
         let extent = Extent { space: catalogue.head.space(), state, log };

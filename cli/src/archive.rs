@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tercel::backup::BackupError;
-use tercel::backup::stream::{Tap, check_names};
+use tercel::backup::stream::{Staged, Tap, check_names, see_vacant};
 use tercel::{Server, Stamp};
 use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::copy::copy;
 use tercel_archive::moment::{read_time, time_text};
-use tercel_archive::restore::{Plan, Until, plan, plan_set, restore, restore_set};
+use tercel_archive::restore::{Outlook, Until, outlook, outlook_set, restore, restore_set};
 use tercel_archive::store::{Store, StoreError};
 use tercel_archive::writer::{Config, Status, Writer};
 use tercel_term::fail::{Failure, Outcome};
@@ -157,13 +157,20 @@ fn until(args: &args::ArchiveRestore) -> Result<Until, Failure> {
     }
 }
 
-fn tell_plan(name: &str, plan: &Plan) {
+fn tell_outlook(name: &str, outlook: &Outlook) {
+    let Outlook { plan, entries, bytes } = outlook;
     tell!(
-        "{name}up to commit {}, from the base of commit {} ({})",
+        "{name}up to commit {}, from the base of commit {} ({}), with {} behind it; {} to read",
         plan.upto,
         plan.base.stamp,
-        time_text(plan.base.ms)
+        time_text(plan.base.ms),
+        count(*entries, "entry", "entries"),
+        size(*bytes)
     );
+}
+
+fn vacant(seen: Result<(), BackupError>) -> Result<(), Failure> {
+    seen.map_err(|why| failed(why.into()))
 }
 
 fn show(bar: &ProgressBar) -> impl FnMut(&'static str, u64, u64) {
@@ -178,12 +185,18 @@ fn restore_one(args: &args::ArchiveRestore, term: &Term) -> Outcome {
     let store = existing(args.archive.as_deref().unwrap_or_default(), &access_of(&args.keys))?;
     let archive = Catalogue::open(&*store).map_err(failed)?;
     let until = until(args)?;
-    if args.dry_run {
-        tell_plan("", &plan(&archive, until).map_err(failed)?);
-        return Ok(ExitCode::SUCCESS);
-    }
+    vacant(see_vacant(&args.data))?;
     let data = args.data.clone();
     tidy::on_signals(move || unfinished("restore", &data))?;
+    let bar = term.bar(0, THINGS, "starting");
+    let looked = outlook(&archive, until, &mut show(&bar));
+    bar.finish_and_clear();
+    let (outlook, misfits) = looked.map_err(failed)?;
+    misfits.iter().for_each(|misfit| tell!("{} {misfit}", term.bold("alone:")));
+    if args.dry_run {
+        tell_outlook("", &outlook);
+        return Ok(ExitCode::SUCCESS);
+    }
     let bar = term.bar(0, THINGS, "starting");
     let restored = restore(&archive, until, &args.data, &mut show(&bar));
     bar.finish_and_clear();
@@ -214,11 +227,15 @@ fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
     let archives = archives.collect::<Result<Vec<_>, ArchiveError>>().map_err(failed)?;
     let until = until(args)?;
     if args.dry_run {
+        let names: Vec<&str> = archives.iter().map(|(name, _)| name.as_str()).collect();
+        vacant(Staged::see_vacant(&args.data, &names))?;
         let bar = term.bar(0, THINGS, "starting");
-        let plans = plan_set(&archives, until, &mut show(&bar));
+        let looked = outlook_set(&archives, until, &mut show(&bar));
         bar.finish_and_clear();
-        let plans = plans.map_err(failed)?;
-        archives.iter().zip(&plans).for_each(|((name, _), plan)| tell_plan(&format!("{name}: "), plan));
+        let (outlooks, misfits) = looked.map_err(failed)?;
+        let named = archives.iter().zip(&outlooks);
+        named.for_each(|((name, _), outlook)| tell_outlook(&format!("{name}: "), outlook));
+        misfits.iter().for_each(|misfit| tell!("{} {misfit}", term.bold("next:")));
         return Ok(ExitCode::SUCCESS);
     }
     let data = args.data.clone();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tercel::backup::stream::Tap;
 use tercel::{Address, Client, Error, Isolation, Object, Ref, Server, Session, Spaces};
 use tercel_archive::catalogue::Catalogue;
-use tercel_archive::restore::{Until, restore_set};
+use tercel_archive::restore::{Until, outlook, outlook_set, restore_set};
 use tercel_archive::writer::{Config, Writer};
 use tercel_testkit::ends::Ends;
 
@@ -141,8 +141,14 @@ fn three_spaces_are_restored_at_one_cut(place: &dyn Place) {
         if seen.is_empty() {
             interrupt(&archives, ms, &restored);
         }
+        let looked = outlook_set(&archives, Until::Moment(ms), &mut |_, _, _| ()).unwrap();
         let made = restore_set(&archives, Until::Moment(ms), &restored, &mut |_, _, _| ()).unwrap();
         assert_eq!(made.misfits, Vec::<String>::new());
+        let ((looked, misfits), made) = (looked, made.spaces.iter().map(|(_, of)| of));
+        assert_eq!(misfits, Vec::<String>::new());
+        for (looked, made) in looked.iter().zip(made) {
+            assert_eq!((looked.plan.upto, looked.entries), (made.stamp, made.entries));
+        }
         let servers = NAMES.map(|name| serve(&restored, name));
         let spaces = connect(&restored);
         let session = spaces.session();
@@ -166,6 +172,15 @@ fn three_spaces_are_restored_at_one_cut(place: &dyn Place) {
         std::fs::remove_dir_all(&restored).unwrap();
     }
     assert!(seen.is_sorted() && seen.first() < seen.last(), "{seen:?}");
+
+    // Alone, each rests on the others.
+    for (_, archive) in &archives {
+        let (looked, misfits) = outlook(archive, Until::End, &mut |_, _, _| ()).unwrap();
+        assert!(looked.entries > 0 && looked.bytes > looked.plan.base.bytes, "{looked:?}");
+        let is_told =
+            |told: &String| told.contains("rests on") && told.contains("tercel archive restore --spaces");
+        assert!(misfits.iter().any(is_told), "{misfits:?}");
+    }
 }
 
 /// Each archive has a name and a space of its own, before anything is made.

@@ -321,21 +321,28 @@ impl Held {
 /// If it is no backup, or cannot be read.
 pub fn misfits(backup: &Path) -> Result<Vec<String>, BackupError> {
     let Held { state, .. } = Held::of(backup)?;
-    let mut misfits: Vec<String> = state.dependencies.all().iter().map(|(other, seen)| {
+    let one_set = "one set of backups (`tercel backup DIR --server a=ADDR --server b=ADDR`)";
+    Ok(misfits_of(&state, one_set))
+}
+
+/// The misfits of a state that is restored alone, and from what it would be restored with the others.
+pub(super) fn misfits_of(state: &Replica, together: &str) -> Vec<String> {
+    let rests = state.dependencies.all();
+    let rests = rests.iter().map(|(other, seen)| {
+        let (at, other) = (seen.at.max(seen.done), other.0);
         format!(
-            "it rests on commit {} of space {:x}: sessions over both are refused until that space has it; restore both from one \
-             set of backups (`tercel backup DIR --server a=ADDR --server b=ADDR`)",
-            seen.at.max(seen.done), other.0
+            "it rests on commit {at} of space {other:x}: sessions over both are refused until that space has it; restore both \
+             from {together}"
         )
-    }).collect();
-    misfits.extend(state.prepares.iter().map(|(stamp, part)| {
+    });
+    let parts = state.prepares.iter().map(|(stamp, part)| {
         format!(
             "it holds a part of a transaction, prepared at {stamp}, that space {:x} decides: once it is served, end it by \
              `tercel settle --prepared {stamp}`",
             part.coordinator.0
         )
-    }));
-    Ok(misfits)
+    });
+    rests.chain(parts).collect()
 }
 
 /// Makes a space of each backup of a set, in a directory of its name within `data`, and settles what

@@ -80,15 +80,8 @@ impl Staged {
     /// # Errors
     /// `Occupied` if something is at the place of one of them, or if a file cannot be written.
     pub fn begin(data: &Path, names: &[&str], of: &str) -> Result<Begun, BackupError> {
-        if data.join(FORMAT_NAME).exists() {
-            return Err(DiskError::Occupied { dir: data.into() }.into());
-        }
         let place = data.join(MAKING_NAME);
-        let is_taken = |name: &&&str| {
-            let inside = fs::read_dir(data.join(name));
-            inside.map_or_else(|e| e.kind() != io::ErrorKind::NotFound, |mut inside| inside.next().is_some())
-        };
-        let taken = names.iter().find(is_taken).map(|name| DiskError::Occupied { dir: data.join(name) });
+        let taken = taken(data, names);
         if !place.exists()
             && let Some(taken) = taken
         {
@@ -120,6 +113,18 @@ impl Staged {
             }
         }
         Ok(Begun::Anew(staged))
+    }
+
+    /// Sees that spaces of these names can be made within `data`, or an interrupted attempt is there. Nothing
+    /// is changed.
+    ///
+    /// # Errors
+    /// `Occupied` if something is at the place of one of them.
+    pub fn see_vacant(data: &Path, names: &[&str]) -> Result<(), BackupError> {
+        match taken(data, names).filter(|_| !data.join(MAKING_NAME).exists()) {
+            Some(taken) => Err(taken.into()),
+            None => Ok(()),
+        }
     }
 
     /// The directory in which they are made, each by its name.
@@ -155,6 +160,19 @@ impl Staged {
         fs::remove_dir_all(self.place())?;
         Ok(())
     }
+}
+
+/// What is at the place of one of several spaces.
+fn taken(data: &Path, names: &[&str]) -> Option<DiskError> {
+    if data.join(FORMAT_NAME).exists() {
+        return Some(DiskError::Occupied { dir: data.into() });
+    }
+    let is_taken = |dir: &PathBuf| {
+        let inside = fs::read_dir(dir);
+        inside.map_or_else(|e| e.kind() != io::ErrorKind::NotFound, |mut inside| inside.next().is_some())
+    };
+    let dir = names.iter().map(|name| data.join(name)).find(is_taken)?;
+    Some(DiskError::Occupied { dir })
 }
 
 #[cfg(test)]

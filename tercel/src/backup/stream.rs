@@ -198,6 +198,20 @@ pub fn ends_of(name: &str, of: usize, all: &[(SpaceId, Replica)]) -> (Vec<Settle
     set::ends(name, of, all)
 }
 
+/// The misfits of a state that is restored alone, a sentence each, which name from what it would be restored
+/// together with the others.
+pub fn misfits_of(state: &Replica, together: &str) -> Vec<String> {
+    set::misfits_of(state, together)
+}
+
+/// Sees that a space can be restored into a directory. Nothing is changed.
+///
+/// # Errors
+/// If something else is there, as [`assemble`] says.
+pub fn see_vacant(data: &Path) -> Result<(), BackupError> {
+    Ok(DataDir::see_vacant(data, Purpose::Restore)?)
+}
+
 /// Sees that names of spaces can be those of directories, each of its own.
 ///
 /// # Errors

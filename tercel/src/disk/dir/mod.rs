@@ -162,6 +162,19 @@ impl DataDir {
         !path.exists() || HeldDir::open(path).is_ok_and(is_uncreated)
     }
 
+    /// Sees that [`DataDir::create_copy`] would find nothing else there.
+    pub(crate) fn see_vacant(path: &Path, purpose: Purpose) -> Result<(), DiskError> {
+        if !path.exists() {
+            return Ok(());
+        }
+        let held = HeldDir::open(path)?;
+        refuse_foreign(&held)?;
+        match is_uncreated(&held, purpose)? {
+            true => Ok(()),
+            false => Err(DiskError::Occupied { dir: path.into() }),
+        }
+    }
+
     /// The place of a copy of the space that the directory's member takes.
     pub(crate) fn copy_of(path: &Path) -> PathBuf {
         path.join(COPY_NAME)
