@@ -279,7 +279,9 @@ impl<'a> Catalogue<'a> {
     pub(crate) fn shared(&self, history: u32, views: &Views) -> Result<Option<Stamp>, ArchiveError> {
         let end = self.head.end_of(history);
         let mut candidates: Vec<Stamp> = views.iter().map(|(_, kept)| kept.min(end)).collect();
-        candidates.push(end);
+        // Either of the two may have begun a view where they part.
+        let runs = self.head.runs.iter().filter(|run| run.history == history);
+        candidates.extend(runs.map(|run| Stamp(run.last)).chain([end]));
         candidates.sort_unstable_by(|one, other| other.cmp(one));
         candidates.dedup();
         for candidate in candidates {

@@ -41,6 +41,9 @@ pub struct Head {
     pub bases: Vec<Base>,
     /// Gaps, the oldest first.
     pub gaps: Vec<Gap>,
+    /// Views above this do not write: the archive was taken from their history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<u32>,
     /// Histories behind the first one, in order. A restored space begins one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histories: Vec<History>,
@@ -158,6 +161,7 @@ impl Head {
             bases: Vec::new(),
             gaps: Vec::new(),
             histories: Vec::new(),
+            ceiling: None,
         }
     }
 
@@ -190,7 +194,8 @@ impl Head {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // A build that knows of one history only would mix several.
-        let format = if self.histories.is_empty() { FORMAT } else { FORMAT_OF_HISTORIES };
+        let is_of_one = self.histories.is_empty() && self.ceiling.is_none();
+        let format = if is_of_one { FORMAT } else { FORMAT_OF_HISTORIES };
         let body = serde_json::to_string_pretty(&Head { format, ..self.clone() }).unwrap_or_default();
         let sum = sum_of(&body);
         format!("{body}\n{sum}").into_bytes()

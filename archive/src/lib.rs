@@ -18,6 +18,7 @@
 //! | [`catalogue`] | what an archive has, read and verified |
 //! | [`restore`] | spaces made of archives, alone or of several at one cut |
 //! | [`moment`] | moments as people write them |
+//! | [`take`] | an archive taken for a server, whatever writer has it |
 //! | [`copy`] | an archive copied to another store |
 
 pub mod access;
@@ -33,6 +34,7 @@ mod pieces;
 mod reading;
 pub mod restore;
 pub mod store;
+pub mod take;
 pub mod writer;
 
 use std::path::Path;

@@ -103,7 +103,7 @@ pub struct Status {
 
 /// Why a writer does not get on.
 #[derive(Debug, Error)]
-enum Stopped {
+pub(crate) enum Stopped {
     /// The store fails: the writer tries again.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -208,7 +208,7 @@ pub(crate) fn drawn(name: &str) -> u64 {
     RandomState::new().hash_one((name, now_ms()))
 }
 
-fn refuse_other(head: &Head, space: tercel::SpaceId, store: &dyn Store) -> Result<(), Stopped> {
+pub(crate) fn refuse_other(head: &Head, space: tercel::SpaceId, store: &dyn Store) -> Result<(), Stopped> {
     match head.space() == space {
         true => Ok(()),
         false => Err(Stopped::Fenced(format!(
@@ -402,6 +402,14 @@ impl Writing {
             Some((head, bytes)) => (head, Some(bytes)),
         };
         refuse_other(&head, space, &*self.store)?;
+        if head.ceiling.is_some_and(|ceiling| view.number > ceiling) {
+            return Err(Stopped::Overtaken(format!(
+                "{} was taken for another history of the space, by {}: give this one a place of its own, or run `tercel archive \
+                 take` for its server",
+                self.store.url(),
+                head.writer
+            )));
+        }
         let theirs = ViewId::new(head.view.0, head.view.1);
         if theirs.number > view.number || (theirs.number == view.number && theirs != view) {
             return Err(self.fenced(&head, view));
@@ -421,7 +429,7 @@ impl Writing {
         match head.view.0.cmp(&view.number) {
             Cmp::Greater => Stopped::Overtaken(format!(
                 "{theirs}: this writer goes on when its server leads a later one; if its server leads already, another \
-                 copy of the space is served, too: stop one of them"
+                 copy of the space is served or was: stop it, and give the archive back by `tercel archive take URL --server ADDR`"
             )),
             Cmp::Equal => Stopped::Displaced(
                 view,

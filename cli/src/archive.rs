@@ -10,13 +10,14 @@ use std::time::Duration;
 use serde_json::json;
 use tercel::backup::BackupError;
 use tercel::backup::stream::{Staged, Tap, check_names, see_vacant};
-use tercel::{Server, Stamp};
+use tercel::{Server, ServerConfig, Stamp};
 use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::copy::copy;
 use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Outlook, Until, outlook, outlook_set, restore, restore_set};
 use tercel_archive::store::{Store, StoreError};
+use tercel_archive::take::take;
 use tercel_archive::writer::{Config, Status, Writer};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{ProgressBar, THINGS, Term, count, say, tell, tidy};
@@ -31,6 +32,7 @@ pub fn run(args: &Archive, term: &Term) -> Outcome {
         Archive::Restore(args) if args.spaces.is_empty() => restore_one(args, term),
         Archive::Restore(args) => restore_several(args, term),
         Archive::Copy(args) => copy_to(args, term),
+        Archive::Take(args) => take_for(args, term),
     }
 }
 
@@ -271,6 +273,27 @@ fn copy_to(args: &args::ArchiveCopy, term: &Term) -> Outcome {
     let written = copy(&*from, &*to, |done| bar.set_position(done));
     bar.finish_and_clear();
     tell!("{} {}", term.green("copied"), count(written.map_err(failed)?, "object", "objects"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn take_for(args: &args::ArchiveTake, term: &Term) -> Outcome {
+    let store = existing(&args.archive, &access_of(&args.keys))?;
+    let (mut server, tap) = match (&args.server, &args.data) {
+        (Some(at), _) => (None, Tap::to(at.clone())),
+        (None, data) => {
+            let data = data.as_deref().unwrap_or(Path::new(""));
+            let server = Server::start(ServerConfig { create: false, ..ServerConfig::new(data) })?;
+            let tap = Tap::of(&server);
+            (Some(server), tap)
+        }
+    };
+    let reader = tap.log(0)?;
+    let (space, view) = (reader.space(), reader.view());
+    drop(reader);
+    server.take().map_or(Ok(()), Server::stop)?;
+    let name = format!("`tercel archive take` for view {}", view.number);
+    take(&*store, space, view, &name).map_err(failed)?;
+    tell!("{} {}; the server's writer goes on by itself", term.green("taken"), store.url());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tercel::Stamp;
+use tercel::backup::stream::Tap;
 use tercel_archive::catalogue::Catalogue;
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::Store;
+use tercel_archive::take::take;
 
 use crate::place::{Place, in_each_store};
 use crate::single::{Counting, archived, restored, until};
@@ -78,4 +80,48 @@ fn restored_space_goes_on_in_its_archive(place: &dyn Place) {
     assert_eq!(at(Until::Moment(of_second)), last_of_second);
 }
 
-in_each_store!(restored_space_goes_on_in_its_archive);
+/// A copy that was served with the archive has taken it over. It is given back by name, and kept.
+fn archive_is_given_back_to_the_original(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let store = place.store("archive");
+    let mut first = Counting::begin(&dir.join("first"), 1 << 30);
+    archive(&mut first, &store);
+    let split = first.last();
+    let of_copy = dir.join("copy");
+    restore(&Catalogue::open(&*store).unwrap(), Until::End, &of_copy, &mut |_, _, _| ()).unwrap();
+    let mut copy = Counting::restored(&of_copy, first.counter, first.model.clone());
+    // A copy of all that is there goes on behind it without a base.
+    let writer = copy.archive(&store);
+    copy.count(5);
+    archived(&writer, copy.last());
+    writer.stop();
+    assert_eq!(Catalogue::open(&*store).unwrap().head.histories, []);
+    let writer = first.archive(&store);
+    let (_, why) = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
+    assert!(why.contains("tercel archive take"), "{why}");
+
+    let reader = Tap::of(&first.server).log(0).unwrap();
+    take(&*store, reader.space(), reader.view(), "a test").unwrap();
+    drop(reader);
+    first.count(5);
+    archived(&writer, first.last());
+    assert_eq!(writer.status().trouble, None);
+    let refused = copy.archive(&store);
+    let (_, why) = until(&refused, |status| status.trouble.is_some()).trouble.unwrap();
+    assert!(why.contains("was taken for another history"), "{why}");
+    refused.stop();
+    first.count(5);
+    archived(&writer, first.last());
+    writer.stop();
+    let archive = Catalogue::open(&*store).unwrap();
+    let histories = &archive.head.histories;
+    assert_eq!((histories.len(), histories[0].of), (1, 0), "{:?}", archive.head);
+    assert!(histories[0].after >= split.0.0 && histories[0].after < first.last().0.0, "{histories:?}");
+    assert_eq!(archive.verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+    for (stamp, count) in [split, first.last()] {
+        assert_eq!(restored(&*store, Until::Stamp(stamp), &dir.join("restored")).unwrap(), count);
+    }
+}
+
+in_each_store!(archive_is_given_back_to_the_original, restored_space_goes_on_in_its_archive);

@@ -25,9 +25,9 @@ pub struct Count {
 
 /// A served space with a counter, and its client.
 pub struct Counting {
-    server: Server,
+    pub server: Server,
     client: Client,
-    counter: Ref<Count>,
+    pub counter: Ref<Count>,
     /// The stamp of each commit, with the count from then on.
     pub model: Vec<(Stamp, u64)>,
 }
@@ -378,7 +378,12 @@ fn writer_of_another_copy_is_told(place: &dyn Place) {
     let writer = space.archive(&store);
     let status = until(&writer, |status| status.trouble.is_some());
     let (_, why) = status.trouble.clone().unwrap();
-    assert!(why.contains("written by the copy") && why.contains("another copy of the space"), "{why}");
+    assert!(
+        why.contains("written by the copy")
+            && why.contains("another copy of the space")
+            && why.contains("tercel archive take"),
+        "{why}"
+    );
     assert_eq!((status.waits, status.ended), (None, None));
 }
 

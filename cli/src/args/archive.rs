@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args as ClapArgs, Subcommand};
+use tercel::Addresses;
 
 use super::values::time;
 
@@ -34,6 +35,8 @@ pub enum Archive {
     Restore(ArchiveRestore),
     /// Copy an archive to another place, or go on with an earlier copy
     Copy(ArchiveCopy),
+    /// Give an archive back to a server, if a copy of its space was served with the same archive
+    Take(ArchiveTake),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -106,6 +109,29 @@ pub struct ArchiveCopy {
     /// Where to put the copy
     #[arg(value_name = "TO")]
     pub to: String,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  tercel archive take file:///mnt/a --server db:7117
+  tercel archive take s3://backups/a --data ./space
+
+A restored space that is served with the archive it came from takes that over, and keeps it from the old server. Stop the \
+copy, or give it a place of its own; then take the archive for the old server. That goes on with a base, as another history. \
+`tercel archive --help` has the variables of buckets.")]
+#[command(group = ArgGroup::new("of").required(true).args(["server", "data"]))]
+pub struct ArchiveTake {
+    /// The archive, as `tercel serve --archive` was given it
+    #[arg(value_name = "URL")]
+    pub archive: String,
+    /// The server that is to write it, or the members of its group
+    #[arg(long, value_name = "ADDR")]
+    pub server: Option<Addresses>,
+    /// The directory of the space, while no server has it
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
     #[command(flatten)]
     pub keys: Keys,
 }
