@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn log_that_does_not_go_on_is_missing_unless_a_gap_says_so() {
+    fn log_with_a_hole_is_missing() {
         let gap = || Gap { after: 15, upto: 30, ms: 0, why: String::new(), history: 0 };
         assert_eq!(missing(vec![run(0, 11, 11, 5), run(0, 16, 16, 5)], Vec::new()), 0);
         assert_eq!(missing(vec![run(0, 12, 12, 5)], Vec::new()), 1, "the log behind the base");
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn head_of_one_history_is_of_the_first_version() {
+    fn head_of_one_history_has_version_1() {
         let mut head = Head::new(SpaceId(1), 1, "a test", ViewId::new(1, 1));
         (head.runs, head.bases) = (vec![run(0, 11, 11, 5)], vec![base(0, 10, 5)]);
         let text = |head: &Head| String::from_utf8(head.to_bytes()).unwrap();

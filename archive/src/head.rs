@@ -201,7 +201,8 @@ impl Head {
         format!("{body}\n{sum}").into_bytes()
     }
 
-    /// Names a base of the newest history, up to which the open gap is. Gives the number of gaps that it ends.
+    /// Names a base of the newest history, up to which the open gap is. Gives the number of gaps that it
+    /// ends.
     pub(crate) fn add_base(&mut self, base: Base) -> u64 {
         let (stamp, history) = (base.stamp, base.history);
         self.bases.retain(|other| (other.stamp, other.history) != (stamp, history));

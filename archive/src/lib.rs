@@ -17,6 +17,7 @@
 //! | `pieces` | the putting of objects |
 //! | [`catalogue`] | what an archive has, read and verified |
 //! | [`restore`] | spaces made of archives, alone or of several at one cut |
+//! | [`config`] | the settings of a writer |
 //! | [`moment`] | moments as people write them |
 //! | [`take`] | an archive taken for a server, whatever writer has it |
 //! | [`copy`] | an archive copied to another store |
@@ -25,6 +26,7 @@ pub mod access;
 #[cfg(feature = "s3")]
 pub mod bucket;
 pub mod catalogue;
+pub mod config;
 pub mod copy;
 pub mod dir;
 pub mod head;

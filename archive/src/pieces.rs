@@ -2,10 +2,10 @@
 
 use tercel::Stamp;
 
+use crate::config::OBJECT_BYTES;
 use crate::head::piece_name;
 use crate::object::{Digest, Kind, Object};
 use crate::store::{Store, StoreError};
-use crate::writer::OBJECT_BYTES;
 
 /// Contents of a piece of a base.
 pub(crate) const PIECE_BYTES: usize = OBJECT_BYTES;

@@ -12,9 +12,9 @@ use tercel::Stamp;
 use tercel::backup::stream::LogReader;
 use tercel::tools::engine::order::Sealed;
 
+use crate::config::Config;
 use crate::head::{LastEntry, hex};
 use crate::object::digest_of;
-use crate::writer::Config;
 
 /// The reading of a server's log.
 pub(crate) struct Reading {

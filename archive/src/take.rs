@@ -2,7 +2,8 @@
 //!
 //! A younger view takes an archive over by itself, and each restored space has younger views than the one it
 //! was made of. So a copy that was served for a while would keep the archive from the original for good. The
-//! invariant: after a take no view of another history than that of the server writes, until it is taken again.
+//! invariant: after a take no view of another history than that of the server writes, until somebody takes it
+//! again.
 
 use tercel::{SpaceId, ViewId};
 

@@ -13,12 +13,13 @@ use tercel::backup::stream::{Staged, Tap, check_names, see_vacant};
 use tercel::{Server, ServerConfig, Stamp};
 use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
+use tercel_archive::config::Config;
 use tercel_archive::copy::copy;
 use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Outlook, Until, outlook, outlook_set, restore, restore_set};
 use tercel_archive::store::{Store, StoreError};
 use tercel_archive::take::take;
-use tercel_archive::writer::{Config, Status, Writer};
+use tercel_archive::writer::{Status, Writer};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{ProgressBar, THINGS, Term, count, say, tell, tidy};
 

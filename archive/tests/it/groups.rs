@@ -9,10 +9,11 @@ use tercel::backup::stream::Tap;
 use tercel::group::{Change, change, form, status_of};
 use tercel::{Address, Addresses, Client, Object, Server};
 use tercel_archive::catalogue::Catalogue;
+use tercel_archive::config::Config;
 use tercel_archive::head::{HEAD, Head};
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::Store;
-use tercel_archive::writer::{Config, Writer};
+use tercel_archive::writer::Writer;
 
 use crate::place::{Place, in_each_store};
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use tercel::backup::stream::Tap;
 use tercel::{Address, Client, Error, Isolation, Object, Ref, Server, Session, Spaces};
 use tercel_archive::catalogue::Catalogue;
+use tercel_archive::config::{Config, now_ms};
 use tercel_archive::restore::{Until, outlook, outlook_set, restore_set};
-use tercel_archive::writer::{Config, Writer};
+use tercel_archive::writer::Writer;
 use tercel_testkit::ends::Ends;
 
 use crate::place::{Place, in_each_store};
@@ -120,7 +121,7 @@ fn three_spaces_are_restored_at_one_cut(place: &dyn Place) {
             while moved.load(SeqCst) < before + 10 {
                 thread::yield_now();
             }
-            moments.push(tercel_archive::writer::now_ms());
+            moments.push(now_ms());
         }
         let last = moments[MOMENTS - 1];
         while writers.iter().any(|writer| writer.status().upto_ms < last) {

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use tercel::backup::stream::Tap;
 use tercel::{Address, Client, Object, Ref, Server, Stamp};
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
+use tercel_archive::config::Config;
 use tercel_archive::copy::copy;
 use tercel_archive::head::{HEAD, Head};
 use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::{Store, StoreError};
-use tercel_archive::writer::{Config, Status, Writer};
+use tercel_archive::writer::{Status, Writer};
 
 use crate::failing::{Failing, Fails};
 use crate::place::{Place, in_each_store};

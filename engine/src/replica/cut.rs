@@ -341,7 +341,7 @@ mod tests {
 
     /// Each transaction of a long log is decided, settled and forgotten: 100,000 entries.
     #[test]
-    fn work_of_a_cut_is_linear_in_the_log() {
+    fn work_of_a_cut_is_linear() {
         const TRANSACTIONS: u64 = 25_000;
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for n in 0..TRANSACTIONS {

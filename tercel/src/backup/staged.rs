@@ -162,7 +162,7 @@ impl Staged {
     }
 }
 
-/// What is at the place of one of several spaces.
+/// The state of the place of one of several spaces.
 fn taken(data: &Path, names: &[&str]) -> Option<DiskError> {
     if data.join(FORMAT_NAME).exists() {
         return Some(DiskError::Occupied { dir: data.into() });
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_spaces_are_begun_again_and_whole_ones_moved_in() {
+    fn interrupted_spaces_are_begun_again() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let Ok(Begun::Anew(staged)) = begin(&data, "one") else { panic!("nothing was there") };
