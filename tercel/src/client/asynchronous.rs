@@ -77,9 +77,8 @@ impl Client {
         Ok(Client { inner: Arc::new(Inner { life, settings, server: None }) })
     }
 
-    /// [`run`](Client::run) for a task of an asynchronous runtime: it does not block the thread, and needs no
-    /// runtime of any kind. Only a commit that is larger than what the kernel buffers waits, while its server
-    /// takes nothing, for five seconds at most.
+    /// [`run`](Client::run) for a task of an asynchronous runtime: it never blocks the thread, and needs no
+    /// runtime of any kind.
     ///
     /// Dropped before the commit is sent, nothing has happened. Dropped after that, the transaction may be
     /// committed all the same, as if its answer had been lost: a drop never means *undone*. Otherwise it is

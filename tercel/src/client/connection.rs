@@ -334,6 +334,14 @@ impl ServerConnection {
         }
     }
 
+    /// Says whether some kilobytes would be taken at once.
+    pub(crate) fn has_room(&self) -> bool {
+        let ServerConnection::Socket(socket, ..) = self else { return true };
+        let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
+        // An error is told by what is sent then.
+        poll(&mut fds, Some(&timespec(Duration::ZERO))).map_or(true, |ready| ready > 0)
+    }
+
     /// Waits until more would be taken or, with `reads`, until bytes have arrived; whether they have.
     pub(crate) fn wait_to_send(&self, timeout: Duration, reads: bool) -> io::Result<bool> {
         let socket = match self {

@@ -191,6 +191,9 @@ struct Outage {
     last: Option<Instant>,
 }
 
+/// Bytes that a task's thread sends at most, where the connection says that it has room.
+const TASK_SENDS_MAX: usize = 16 << 10;
+
 /// When no thread has paused for so long, an outage is another one. Longer than the longest pause.
 const OUTAGE_FORGOTTEN: Duration = Duration::from_secs(2);
 
@@ -290,6 +293,20 @@ impl Shared {
                 conn.wake();
             }
         }
+    }
+
+    /// Sends what the machine wants sent if the connection takes it at once; else the client's own thread
+    /// does: a task's thread waits for no peer.
+    fn flush_of_task(&self, mut machine: MutexGuard<'_, Linked>) {
+        let conn = machine.conn.clone();
+        let bytes = machine.outgoing().len();
+        let is_taken = bytes <= TASK_SENDS_MAX && conn.as_ref().is_none_or(|conn| conn.has_room());
+        if bytes == 0 || is_taken {
+            return self.flush(machine, None);
+        }
+        drop(machine);
+        self.rouse();
+        conn.iter().for_each(|conn| conn.wake());
     }
 
     /// Leaves what is to be sent to the next thread that sends, and to the driver at the latest.
@@ -709,7 +726,7 @@ impl Shared {
         let mut machine = self.machine();
         let now = self.now();
         let said = step(&mut machine.machine, now);
-        self.flush(machine, None);
+        self.flush_of_task(machine);
         if said == Step::Wait { Err(Error::Timeout) } else { Ok(()) }
     }
 

@@ -1,6 +1,10 @@
 //! Runs by tasks, on a runtime of several threads, on one of a single thread, and without any.
 
 use std::future::{Future, poll_fn};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -11,7 +15,10 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 use futures_executor::{ThreadPool, block_on};
 use tercel::rpc::{Input, Output};
-use tercel::{Called, Client, Error, Failure, Freshness, Isolation, Object, Options, Ref, Server, service};
+use tercel::{
+    Called, Client, ClientConfig, Error, Failure, Freshness, Isolation, Object, Options, Ref, Server,
+    SharedMemory, service,
+};
 
 use crate::common::{Counter, counter, serve};
 
@@ -761,4 +768,60 @@ fn read_at_once_says_why_not() {
         }
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A way to a server that stops taking bytes when it is told to.
+fn stalling(server: &Path, at: &Path, stalls: &'static AtomicBool) {
+    let (listener, server) = (UnixListener::bind(at).unwrap(), server.to_path_buf());
+    thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            let to = UnixStream::connect(&server).unwrap();
+            let ends = [(client.try_clone().unwrap(), to.try_clone().unwrap()), (to, client)];
+            for (mut from, mut to) in ends {
+                thread::spawn(move || {
+                    let mut buffer = vec![0; 4096];
+                    while let Ok(n) = from.read(&mut buffer)
+                        && n > 0
+                        && to.write_all(&buffer[..n]).is_ok()
+                    {
+                        while stalls.load(Ordering::Relaxed) {
+                            thread::park_timeout(Duration::from_millis(1));
+                        }
+                    }
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn peer_that_takes_nothing_blocks_no_task() {
+    static STALLS: AtomicBool = AtomicBool::new(false);
+    let dir = tempfile::tempdir().unwrap();
+    let [socket, at] = ["socket", "at"].map(|name| dir.path().join(name));
+    let listen = format!("unix:{}", socket.display());
+    let _server = Server::builder(dir.path().join("data")).listen(listen.as_str()).start().unwrap();
+    stalling(&socket, &at, &STALLS);
+    let config = ClientConfig { shared_memory: SharedMemory::Off, ..ClientConfig::default() };
+    let client = Client::connect_with(format!("unix:{}", at.display()), config).unwrap();
+    let links: Vec<Ref<Link>> = (0..64).map(|_| chain(&client, 1)).collect();
+    // All of them are cached.
+    client.run(|tx| links.iter().try_for_each(|link| tx.get(*link).map(drop))).unwrap();
+    STALLS.store(true, Ordering::Relaxed);
+    let longest = {
+        let run =
+            client.run_async(|tx| links.iter().try_for_each(|link| tx.edit(*link)?.set_padding([1; 7_000])));
+        let (mut run, mut longest, begun) = (pin!(run), Duration::ZERO, Instant::now());
+        while begun.elapsed() < Duration::from_secs(2) {
+            let polled = Instant::now();
+            let _ = run.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            longest = longest.max(polled.elapsed());
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        longest
+    };
+    STALLS.store(false, Ordering::Relaxed);
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+    assert_eq!(block_on(client.run_async(|tx| Ok(tx.get(links[0])?.number()))), Ok(0));
 }
