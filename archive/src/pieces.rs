@@ -1,6 +1,9 @@
 //! The putting of objects: log objects, and the pieces of a base.
 
+use std::time::{Duration, Instant};
+
 use tercel::Stamp;
+use tercel::backup::BackupError;
 
 use crate::config::OBJECT_BYTES;
 use crate::head::piece_name;
@@ -48,6 +51,8 @@ pub(crate) struct Pieces<'a> {
     pub before: Digest,
     /// See `count`.
     pub bytes: u64,
+    /// The longest time that a piece took.
+    pub slowest: Duration,
 }
 
 impl Pieces<'_> {
@@ -66,11 +71,30 @@ impl Pieces<'_> {
         };
         let (bytes, digest) = object.encode();
         let name = piece_name(self.stamp.0, self.ms, self.count);
+        let begun = Instant::now();
         if !self.store.put(&name, &bytes)? && self.store.get(&name)?.as_deref() != Some(&bytes[..]) {
             // An attempt of the same moment: the next one has a later name.
             return Err(is_there(self.store, &name));
         }
+        self.slowest = self.slowest.max(begun.elapsed());
         (self.before, self.count, self.bytes) = (digest, self.count + 1, self.bytes + bytes.len() as u64);
         Ok(())
     }
+
+    /// The reason why the server ended a base, if that is the store's time: a server waits only so long for
+    /// the next question.
+    pub fn too_slow(&self, lost: &BackupError) -> Option<StoreError> {
+        let is_too_slow = matches!(lost, BackupError::Lost(_)) && self.slowest >= SILENCE_MIN;
+        is_too_slow.then(|| StoreError::Failed {
+            store: self.store.url(),
+            what: "writing a base".into(),
+            why: format!(
+                "a piece took {} s, and the server did not wait so long: the base is begun again",
+                self.slowest.as_secs()
+            ),
+        })
+    }
 }
+
+/// A server bears silence for longer than this.
+const SILENCE_MIN: Duration = Duration::from_secs(4);

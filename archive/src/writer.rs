@@ -552,8 +552,16 @@ impl Writing {
             true => self.history_begun(&claimed.head, &base.state(), ms)?,
             false => None,
         };
-        let mut pieces =
-            Pieces { store: &*self.store, space, stamp, ms, count: 0, before: [0; 32], bytes: 0 };
+        let mut pieces = Pieces {
+            store: &*self.store,
+            space,
+            stamp,
+            ms,
+            count: 0,
+            before: [0; 32],
+            bytes: 0,
+            slowest: Duration::ZERO,
+        };
         for piece in base.state().chunks(PIECE_BYTES) {
             pieces.put(Kind::State, piece.to_vec())?;
         }
@@ -567,6 +575,10 @@ impl Writing {
                 pieces.put(Kind::Pages, std::mem::take(&mut held))?;
             }
             Ok(())
+        });
+        let pages = pages.map_err(|error| match &error {
+            Stopped::Server(lost) => pieces.too_slow(lost).map_or(error, Stopped::Store),
+            _ => error,
         })?;
         if !held.is_empty() {
             pieces.put(Kind::Pages, held)?;

@@ -49,15 +49,15 @@ fn gap_beyond_the_bound_has_its_reason() {
     assert!(gaps.len() == 1 && gaps[0].contains("bound"), "{gaps:?}");
 }
 
-/// A store whose log objects take longer than a server bears silence.
-struct Slow(Arc<dyn Store>, AtomicBool);
+/// A store of which one object of a kind takes longer than a server bears silence.
+struct Slow(Arc<dyn Store>, &'static str, AtomicBool);
 
 impl Store for Slow {
     fn url(&self) -> String {
         self.0.url()
     }
     fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
-        if name.starts_with("log/") && !self.1.swap(true, SeqCst) {
+        if name.starts_with(self.1) && !self.2.swap(true, SeqCst) {
             std::thread::sleep(Duration::from_secs(15));
         }
         self.0.put(name, bytes)
@@ -81,7 +81,7 @@ fn slow_store_is_no_trouble_of_the_server() {
     let (dir, place) = (tempfile::tempdir().unwrap(), directories());
     let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
     let whole = place.store("archive");
-    let slow: Arc<dyn Store> = Arc::new(Slow(whole.clone(), AtomicBool::new(false)));
+    let slow: Arc<dyn Store> = Arc::new(Slow(whole.clone(), "log/", AtomicBool::new(false)));
     let writer = space.archive(&slow);
     until(&writer, |status| status.bases > 0);
     space.count(5);
@@ -92,6 +92,17 @@ fn slow_store_is_no_trouble_of_the_server() {
     archived(&writer, space.last());
     assert_eq!(writer.stop().trouble, None);
     assert_eq!(Head::read(&*whole).unwrap().unwrap().0.gaps, []);
+}
+
+#[test]
+fn base_that_a_slow_store_ends_says_so() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), directories());
+    let space = Counting::begin(&dir.path().join("space"), 1 << 30);
+    let slow: Arc<dyn Store> = Arc::new(Slow(place.store("archive"), "base/", AtomicBool::new(false)));
+    let writer = space.archive(&slow);
+    let (_, why) = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
+    assert!(why.contains("a piece took 15 s"), "{why}");
+    until(&writer, |status| status.bases > 0 && status.trouble.is_none());
 }
 
 in_each_store!(log_is_kept_while_the_store_is_away);
