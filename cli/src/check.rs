@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tercel::backup::{BackupError, Verified, is_backup};
+use tercel::backup::{BackupError, Verified, is_backup, is_set};
 use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
 use tercel::tools::disk::dir::is_member;
 use tercel_term::fail::{Failure, Outcome, anew};
@@ -18,6 +18,12 @@ use crate::args;
 const UNSOUND: u8 = 3;
 
 pub fn run(args: &args::Check, term: &Term) -> Outcome {
+    if is_set(&args.data) {
+        let dir = args.data.display();
+        return Err(Failure::new(format!("{dir} is a set of backups"))
+            .next(format!("check each of them: `tercel check --data {dir}/NAME`"))
+            .code(2));
+    }
     look(&args.data)?;
     let (repairs, data) = (args.repair, args.data.display().to_string());
     tidy::on_signals(move || match repairs {

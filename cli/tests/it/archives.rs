@@ -152,3 +152,63 @@ fn unknown_scheme_is_refused_with_the_known_ones() {
         assert!(why.contains("file:///DIR") && why.contains("s3://BUCKET/PATH"), "{why}");
     }
 }
+
+/// Names are looked at before any store is, and a space that is there before any archive is read.
+#[test]
+fn wrong_names_and_places_are_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().display().to_string();
+    let restore = |spaces: [&str; 2]| {
+        let spaces = spaces.map(|name| format!("{name}=file:///nowhere/{}", name.len()));
+        refused(&tercel(&[
+            "archive", "restore", "--spaces", &spaces[0], "--spaces", &spaces[1], "--data", &data,
+        ]))
+    };
+    assert!(restore(["a", "a"]).contains("`a` is given twice"));
+    assert!(restore(["a", "../a"]).contains("`../a` is no name"));
+    std::fs::write(dir.path().join("set.toml"), "format = 1\n").unwrap();
+    let why = refused(&tercel(&["check", "--data", &data]));
+    assert!(why.contains("is a set of backups") && why.contains("check each"), "{why}");
+}
+
+/// An archive that a copy has taken over is given back; a dry run tells what would come.
+#[test]
+fn archive_is_given_back_by_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let archive = format!("file://{}", path("archive"));
+    let serve = |data: &str| {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_tercel"));
+        let listen = ["serve", "--listen", "127.0.0.1:0", "--archive", &archive, "--archive-every", "1s"];
+        Serving::of(
+            {
+                serve.args(listen).args(["--data", &path(data)]);
+                serve
+            },
+            0,
+        )
+    };
+    let head = || -> Option<serde_json::Value> {
+        let listed = tercel(&["archive", "list", &archive, "--json"]);
+        serde_json::from_slice(&listed.stdout).ok()
+    };
+    let view = || head().and_then(|head| head["view"][0].as_u64());
+    let server = serve("space");
+    out(&tercel(&["import", "debian", "--sample", "--server", &server.1]));
+    until(|| head().filter(|head| head["last"]["stamp"].as_u64() > head["bases"][0]["stamp"].as_u64()));
+    let dry = tercel(&["archive", "restore", &archive, "--data", &path("copy"), "--dry-run"]);
+    let told = in_one_line(&out(&dry));
+    assert!(told.contains("behind it;") && told.contains("to read"), "{told}");
+    let occupied = tercel(&["archive", "restore", &archive, "--data", &path("space"), "--dry-run"]);
+    assert!(in_one_line(&err(&occupied)).contains("has a space or a backup in it"), "{}", err(&occupied));
+    out(&tercel(&["archive", "restore", &archive, "--data", &path("copy")]));
+    let original = view().unwrap();
+    let copy = serve("copy");
+    until(|| view().filter(|view| *view > original + 60_000));
+    drop(copy);
+    out(&tercel(&["archive", "take", &archive, "--server", &server.1]));
+    until(|| {
+        head().filter(|head| head["writer"].as_str().is_some_and(|writer| writer.starts_with("process")))
+    });
+    assert!(view().unwrap() < original + 60_000);
+}
