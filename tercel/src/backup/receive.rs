@@ -217,6 +217,9 @@ struct BackupConnection {
     deframer: Deframer,
     buffer: Vec<u8>,
     call: u64,
+    /// The last stamp that the server told of. Nothing is cached here, so all of it is acknowledged: pages that
+    /// return wait for that, and a server ends a session that does not acknowledge.
+    told: Stamp,
     /// The moments of the last arrival and of the last question.
     heard: Instant,
     said: Instant,
@@ -265,6 +268,7 @@ impl BackupConnection {
             deframer: Deframer::default(),
             buffer: Vec::new(),
             call: 0,
+            told: Stamp::ZERO,
             heard: now,
             said: now,
             keepalive: Duration::from_secs(2),
@@ -388,7 +392,8 @@ impl BackupConnection {
     fn ask(&mut self, kind: Kind, body: &[u8]) -> Result<(), BackupError> {
         self.call += 1;
         let mut bytes = Vec::new();
-        frame::encode(Header::new(kind, self.call), body, &mut bytes);
+        let header = Header { ack: self.told, ..Header::new(kind, self.call) };
+        frame::encode(header, body, &mut bytes);
         self.said = Instant::now();
         self.conn.send(&bytes).map_err(|e| BackupError::Lost(e.to_string()))
     }
@@ -416,6 +421,7 @@ impl BackupConnection {
         let broken = |e: &dyn std::fmt::Display| BackupError::Lost(format!("it broke the protocol: {e}"));
         loop {
             while let Some((header, body)) = self.deframer.next_frame().map_err(|e| broken(&e))? {
+                self.told = self.told.max(header.stamp);
                 if header.kind == kind {
                     return read(body).map(|body| (header, body)).map_err(|e| broken(&e));
                 }
