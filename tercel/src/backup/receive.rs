@@ -217,8 +217,8 @@ struct BackupConnection {
     deframer: Deframer,
     buffer: Vec<u8>,
     call: u64,
-    /// The last stamp that the server told of. Nothing is cached here, so all of it is acknowledged: pages that
-    /// return wait for that, and a server ends a session that does not acknowledge.
+    /// The last stamp that the server told of. Nothing is cached here, so all of it is acknowledged: pages
+    /// that return wait for that, and a server ends a session that does not acknowledge.
     told: Stamp,
     /// The moments of the last arrival and of the last question.
     heard: Instant,
