@@ -1,13 +1,15 @@
 //! The handshakes of connections that come, on a thread of their own: two signatures take longer than a turn
 //! of the loop.
 //!
-//! At most [`UNDER_WAY_MAX`] are under way, and the others wait for their turn. One that has all it needs
-//! ends in a millisecond of this thread; one that waits for its other end longer than [`SILENT_MAX`] goes
-//! when others wait, and after [`HANDSHAKE_MAX`] in any case. So strangers that say nothing hold up the
-//! others for a part of a second, and nothing else at all.
+//! At most [`UNDER_WAY_MAX`] are under way, and the others wait for their turn: next is the first from the
+//! address that has fewest under way. One that has all it needs ends in a millisecond of this thread; one
+//! whose other end has not said all that is its turn to say within [`SLOW_MAX`] goes when others wait, and
+//! after [`HANDSHAKE_MAX`] in any case. So strangers that say nothing, or a byte at a time, hold up others
+//! from their own address for a part of a second for each 64 of them, and nothing else at all.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown};
 use tercel_events::{Handle, Token};
 
 use super::Post;
@@ -36,6 +38,8 @@ pub(super) struct Handshakes {
 struct Waiting {
     stream: Token,
     socket: OwnedFd,
+    /// The address of its other end; none if it has ended.
+    from: Option<IpAddr>,
 }
 
 impl Handshakes {
@@ -58,8 +62,9 @@ impl Handshakes {
     /// Begins the handshake of a connection, of which the thread has a descriptor of its own. Its end is
     /// posted. Says whether there is a thread for it.
     pub(super) fn begin(&self, stream: Token, socket: OwnedFd) -> bool {
-        let is_begun =
-            self.begun.as_ref().is_some_and(|begun| begun.send(Waiting { stream, socket }).is_ok());
+        let from = getpeername(&socket).ok().and_then(|at| SocketAddr::try_from(at?).ok());
+        let waiting = Waiting { stream, socket, from: from.map(|at| at.ip()) };
+        let is_begun = self.begun.as_ref().is_some_and(|begun| begun.send(waiting).is_ok());
         // One that is full has woken it.
         let _ = (&self.wake).write(&[0]);
         is_begun
@@ -88,10 +93,11 @@ struct All {
 struct UnderWay {
     stream: Token,
     socket: OwnedFd,
+    from: Option<IpAddr>,
     handshake: Option<Handshake>,
     begun: Instant,
-    /// When its other end was heard last.
-    heard: Instant,
+    /// Since when it is its other end's turn to say something.
+    asked: Instant,
 }
 
 impl All {
@@ -130,25 +136,34 @@ impl All {
         let _ = retry_on_intr(|| recv(woken, &mut [0; 256][..], RecvFlags::DONTWAIT));
     }
 
-    /// The time for which a connection that says nothing keeps its place.
+    /// The time for which a connection keeps its place whose other end has not said all that it is to say.
     fn patience(&self) -> Duration {
-        if self.waiting.is_empty() { HANDSHAKE_MAX } else { SILENT_MAX }
+        if self.waiting.is_empty() { HANDSHAKE_MAX } else { SLOW_MAX }
     }
 
     /// Begins as many of those that wait as there is room for.
     fn begin(&mut self) {
         while self.under_way.len() < UNDER_WAY_MAX
-            && let Some(Waiting { stream, socket }) = self.waiting.pop_front()
+            && let Some(Waiting { stream, socket, from }) = self.next()
         {
             let now = Instant::now();
             match Handshake::accept(self.tls.server()) {
                 Ok(handshake) => {
                     let handshake = Some(handshake);
-                    self.under_way.push(UnderWay { stream, socket, handshake, begun: now, heard: now });
+                    self.under_way.push(UnderWay { stream, socket, from, handshake, begun: now, asked: now });
                 }
                 Err(why) => self.failed(stream, &why),
             }
         }
+    }
+
+    /// The next one that waits: the first from the address that has fewest under way.
+    fn next(&mut self) -> Option<Waiting> {
+        let mut under_way = BTreeMap::<_, usize>::new();
+        self.under_way.iter().for_each(|one| *under_way.entry(one.from).or_default() += 1);
+        let number_of = |one: &Waiting| under_way.get(&one.from).copied().unwrap_or_default();
+        let (next, _) = self.waiting.iter().enumerate().min_by_key(|(_, one)| number_of(one))?;
+        self.waiting.remove(next)
     }
 
     /// Ends those whose time is over.
@@ -185,7 +200,10 @@ impl All {
                 false
             }
             Ok(Step::More(handshake)) => {
-                (one.handshake, one.heard) = (Some(handshake), Instant::now());
+                one.handshake = Some(handshake);
+                if !out.is_empty() {
+                    one.asked = Instant::now();
+                }
                 true
             }
             Ok(Step::Done(sealed)) => {
@@ -206,9 +224,9 @@ impl All {
 }
 
 impl UnderWay {
-    /// When it is given up, if it may be silent for so long.
+    /// When it is given up, if its other end may take so long.
     fn due(&self, patience: Duration) -> Instant {
-        (self.begun + HANDSHAKE_MAX).min(self.heard + patience)
+        (self.begun + HANDSHAKE_MAX).min(self.asked + patience)
     }
 }
 
@@ -230,5 +248,5 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 /// Time between two looks at the files of the certificate.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The longest silence of a connection while others wait: the way to the other side of the Earth and back.
-const SILENT_MAX: Duration = Duration::from_millis(250);
+/// Time for an answer while others wait: the way to the other side of the Earth and back.
+const SLOW_MAX: Duration = Duration::from_millis(250);

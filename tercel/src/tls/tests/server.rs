@@ -1,10 +1,12 @@
 //! Servers of which TLS is asked, over loopback.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use tercel_testkit::process::until;
 
 use super::*;
@@ -204,6 +206,41 @@ fn slow_strangers_hold_nobody_up() {
         assert!(!matches!(&ended, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock), "{ended:?}");
     }
     write(&client, b"still there").unwrap();
+    server.stop().unwrap();
+}
+
+/// Strangers of another address each say a byte now and then.
+#[test]
+fn strangers_of_one_address_hold_up_no_other() {
+    let (_dir, authority, server) = served();
+    let at: SocketAddr = server.addresses()[0].to_string().parse().unwrap();
+    let mut hello = Vec::new();
+    Handshake::open(authority.client().client(), &mut hello).unwrap();
+    let stranger = || {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &"127.0.0.2:0".parse::<SocketAddr>().unwrap()).unwrap();
+        connect(&socket, &at).unwrap();
+        TcpStream::from(socket)
+    };
+    let strangers: Vec<TcpStream> = (0..400).map(|_| stranger()).collect();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for byte in &hello {
+                strangers.iter().for_each(|mut stranger| _ = stranger.write(&[*byte]));
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                thread::park_timeout(Duration::from_millis(100));
+            }
+        });
+        let begun = Instant::now();
+        let client = Client::builder().tls(authority.client()).connect(at.to_string()).unwrap();
+        write(&client, b"on time").unwrap();
+        let took = begun.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    });
     server.stop().unwrap();
 }
 
