@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use tercel::backup::BackupError;
 use tercel::backup::stream::{Staged, Tap, check_names, see_vacant};
-use tercel::{Server, ServerConfig, Stamp};
+use tercel::{Address, Server, ServerConfig, Stamp};
 use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::config::Config;
@@ -280,9 +280,8 @@ fn copy_to(args: &args::ArchiveCopy, term: &Term) -> Outcome {
 fn take_for(args: &args::ArchiveTake, term: &Term) -> Outcome {
     let store = existing(&args.archive, &access_of(&args.keys))?;
     let (mut server, tap) = match (&args.server, &args.data) {
-        (Some(at), _) => (None, Tap::to(at.clone())),
-        (None, data) => {
-            let data = data.as_deref().unwrap_or(Path::new(""));
+        (at, None) => (None, Tap::to(at.clone().unwrap_or_else(|| Address::default_tcp().into()))),
+        (_, Some(data)) => {
             let server = Server::start(ServerConfig { create: false, ..ServerConfig::new(data) })?;
             let tap = Tap::of(&server);
             (Some(server), tap)

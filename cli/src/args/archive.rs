@@ -121,13 +121,13 @@ pub struct ArchiveCopy {
 A restored space that is served with the archive it came from takes that over, and keeps it from the old server. Stop the \
 copy, or give it a place of its own; then take the archive for the old server. That goes on with a base, as another history. \
 `tercel archive --help` has the variables of buckets.")]
-#[command(group = ArgGroup::new("of").required(true).args(["server", "data"]))]
 pub struct ArchiveTake {
     /// The archive, as `tercel serve --archive` was given it
     #[arg(value_name = "URL")]
     pub archive: String,
-    /// The server that is to write it, or the members of its group
-    #[arg(long, value_name = "ADDR")]
+    /// The server that is to write it, or the members of its group; else that in TERCEL_SERVER, else
+    /// 127.0.0.1:7117
+    #[arg(long, value_name = "ADDR", conflicts_with = "data")]
     pub server: Option<Addresses>,
     /// The directory of the space, while no server has it
     #[arg(long, value_name = "DIR")]

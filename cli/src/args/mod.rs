@@ -85,6 +85,7 @@ impl Args {
             Command::Call(a) => (&mut a.addr, &None),
             Command::Health(a) => (&mut a.server, &None),
             Command::Gateway(a) if a.servers.is_empty() => (&mut a.server, &None),
+            Command::Archive(Archive::Take(a)) => (&mut a.server, &a.data),
             Command::Access(Access::List(a) | Access::Whoami(a)) => (&mut a.of.server, &None),
             Command::Access(Access::Grant(a) | Access::Revoke(a) | Access::Test(a)) => {
                 (&mut a.of.server, &None)
@@ -101,7 +102,9 @@ impl Args {
             | Command::Demo(_)
             | Command::Check(_)
             | Command::Restore(_)
-            | Command::Archive(_)
+            | Command::Archive(
+                Archive::List(_) | Archive::Verify(_) | Archive::Restore(_) | Archive::Copy(_),
+            )
             | Command::Group(
                 Group::Init(_) | Group::Form(_) | Group::Inspect(_) | Group::Rescue(_) | Group::Secret(_),
             ) => {
