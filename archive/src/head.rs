@@ -44,6 +44,9 @@ pub struct Head {
     /// Views above this do not write: the archive was taken from their history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<u32>,
+    /// Set while it is taken for a server whose writer has not come yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken: bool,
     /// Histories behind the first one, in order. A restored space begins one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histories: Vec<History>,
@@ -162,6 +165,7 @@ impl Head {
             gaps: Vec::new(),
             histories: Vec::new(),
             ceiling: None,
+            taken: false,
         }
     }
 

@@ -29,6 +29,7 @@ pub fn take(store: &dyn Store, space: SpaceId, view: ViewId, name: &str) -> Resu
         head.view = (view.number, view.incarnation);
         head.owner = format!("{:016x}", drawn(name));
         head.writer = name.into();
+        head.taken = true;
         if store.swap(HEAD, Some(&old), &head.to_bytes())? {
             return Ok(());
         }

@@ -376,6 +376,7 @@ impl Writing {
         head.owner = format!("{:016x}", self.owner);
         head.writer.clone_from(&self.config.name);
         head.view = (view.number, view.incarnation);
+        head.taken = false;
         let mut claimed = Claimed { head, bytes: old };
         self.swap(&mut claimed)?;
         Ok(claimed)
@@ -412,6 +413,8 @@ impl Writing {
                 claimed.bytes = Some(new);
                 Ok(())
             }
+            // It was taken for this writer's server, before that knew of a younger view.
+            Some((head, _)) if head.taken && head.view == claimed.head.view => Err(self.changed().into()),
             Some((head, _)) if head.owner != claimed.head.owner => {
                 let (number, incarnation) = claimed.head.view;
                 Err(self.fenced(&head, ViewId::new(number, incarnation)))

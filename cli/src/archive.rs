@@ -293,7 +293,7 @@ fn take_for(args: &args::ArchiveTake, term: &Term) -> Outcome {
     server.take().map_or(Ok(()), Server::stop)?;
     let name = format!("`tercel archive take` for view {}", view.number);
     take(&*store, space, view, &name).map_err(failed)?;
-    tell!("{} {}; the server's writer goes on by itself", term.green("taken"), store.url());
+    tell!("{} {}; the server's writer goes on with the next commit", term.green("taken"), store.url());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -207,6 +207,8 @@ fn archive_is_given_back_by_command() {
     until(|| view().filter(|view| *view > original + 60_000));
     drop(copy);
     out(&tercel(&["archive", "take", &archive, "--server", &server.1]));
+    // It goes on with the next commit.
+    out(&tercel(&["import", "step", "--sample", "--server", &server.1]));
     until(|| {
         head().filter(|head| head["writer"].as_str().is_some_and(|writer| writer.starts_with("process")))
     });
