@@ -373,7 +373,8 @@ impl<'a> Catalogue<'a> {
                 let goes_on = next.is_none() || run.first > before.0;
                 if !goes_on || (!is_behind && !is_gap()) {
                     missing.push(format!(
-                        "commits behind {before} and before {} of history {history} are missing, and no gap says so: what the                          next base reaches can be restored",
+                        "commits behind {before} and before {} of history {history} are missing, and no gap says so: what the next \
+                         base reaches can be restored",
                         run.first
                     ));
                 }

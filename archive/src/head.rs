@@ -57,7 +57,7 @@ pub struct Head {
 pub struct History {
     /// The number of the history that it continues.
     pub of: u32,
-    /// It continues that behind this stamp.
+    /// The last stamp that both have.
     pub after: u64,
     /// The moment of its first base: moments from then on are of this history.
     pub ms: u64,

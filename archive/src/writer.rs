@@ -533,7 +533,7 @@ impl Writing {
         for history in (0..=head.history()).rev() {
             let shared = match catalogue.shared(history, &views) {
                 Err(ArchiveError::Store(error)) => return Err(error.into()),
-                // Of an object that cannot be read nothing is known.
+                // Nothing is known of an object that cannot be read.
                 shared => shared.ok().flatten().unwrap_or(Stamp::ZERO),
             };
             if history == head.history() && shared > Stamp::ZERO && shared == head.end_of(history) {

@@ -2,14 +2,14 @@
 //! of the loop.
 //!
 //! At most [`UNDER_WAY_MAX`] are under way, and the others wait for their turn: next is the first from the
-//! address that has fewest under way. One that has all it needs ends in a millisecond of this thread; one
+//! network that has fewest under way: an IPv4 address, or the 64 bits before a host's own of IPv6. One that has all it needs ends in a millisecond of this thread; one
 //! whose other end has not said all that is its turn to say within [`SLOW_MAX`] goes when others wait, and
 //! after [`HANDSHAKE_MAX`] in any case. So strangers that say nothing, or a byte at a time, hold up others
 //! from their own address for a part of a second for each 64 of them, and nothing else at all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -38,7 +38,7 @@ pub(super) struct Handshakes {
 struct Waiting {
     stream: Token,
     socket: OwnedFd,
-    /// The address of its other end; none if it has ended.
+    /// The network of its other end; none if that has ended.
     from: Option<IpAddr>,
 }
 
@@ -63,7 +63,7 @@ impl Handshakes {
     /// posted. Says whether there is a thread for it.
     pub(super) fn begin(&self, stream: Token, socket: OwnedFd) -> bool {
         let from = getpeername(&socket).ok().and_then(|at| SocketAddr::try_from(at?).ok());
-        let waiting = Waiting { stream, socket, from: from.map(|at| at.ip()) };
+        let waiting = Waiting { stream, socket, from: from.map(|at| network(at.ip())) };
         let is_begun = self.begun.as_ref().is_some_and(|begun| begun.send(waiting).is_ok());
         // One that is full has woken it.
         let _ = (&self.wake).write(&[0]);
@@ -157,7 +157,7 @@ impl All {
         }
     }
 
-    /// The next one that waits: the first from the address that has fewest under way.
+    /// The next one that waits: the first from the network that has fewest under way.
     fn next(&mut self) -> Option<Waiting> {
         let mut under_way = BTreeMap::<_, usize>::new();
         self.under_way.iter().for_each(|one| *under_way.entry(one.from).or_default() += 1);
@@ -230,6 +230,14 @@ impl UnderWay {
     }
 }
 
+/// The addresses that one stranger may have at once: of IPv6 all behind the same 64 bits (RFC 4291, 2.5.4).
+fn network(at: IpAddr) -> IpAddr {
+    match at.to_canonical() {
+        IpAddr::V6(at) => Ipv6Addr::from(u128::from(at) >> 64 << 64).into(),
+        at => at,
+    }
+}
+
 /// Sends a part of a handshake. An empty socket has room for any.
 fn say(socket: &OwnedFd, bytes: &[u8]) -> bool {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -250,3 +258,17 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Time for an answer while others wait: the way to the other side of the Earth and back.
 const SLOW_MAX: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_one_network_count_as_one() {
+        let of = |at: &str| network(at.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    }
+}

@@ -20,6 +20,8 @@ use tercel::{
     SharedMemory, service,
 };
 
+use tercel_testkit::process::until;
+
 use crate::common::{Counter, counter, serve};
 
 #[derive(Object)]
@@ -681,14 +683,18 @@ fn misses_of_one_run_are_awaited_together() {
     assert!((2..31).contains(&runs), "the body ran {runs} times");
 }
 
-/// A run that always loses: another client writes between its read and its commit.
-async fn losing(client: &Client, other: &Client, of: Ref<Counter>, times: u64) -> Result<(), Error> {
-    let mut lost = 0;
+/// A run that loses so many times: another client writes between its read and its commit.
+async fn losing(
+    client: &Client,
+    other: &Client,
+    of: Ref<Counter>,
+    (lost, times): (&AtomicU64, u64),
+) -> Result<(), Error> {
     client
         .run_async(|tx| {
             let count = tx.get(of)?.count();
-            if lost < times {
-                lost += 1;
+            if lost.load(Ordering::Relaxed) < times {
+                lost.fetch_add(1, Ordering::Relaxed);
                 other.run(|tx| tx.edit(of)?.set_count(count + 1))?;
             }
             tx.edit(of)?.set_count(count + 1)
@@ -703,22 +709,16 @@ fn untaken_turn_holds_nobody_up() {
     let server = serve(dir.path());
     let client = Client::connect(&server.addresses()[0]).unwrap();
     let other = Client::connect(&server.addresses()[0]).unwrap();
-    let of = counter(&client, "counter");
-    let mut first = pin!(losing(&client, &other, of, u64::MAX));
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(300) {
+    let (of, lost) = (counter(&client, "counter"), [AtomicU64::new(0), AtomicU64::new(0)]);
+    let mut first = pin!(losing(&client, &other, of, (&lost[0], u64::MAX)));
+    until(|| {
         assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        thread::sleep(Duration::from_millis(1));
-    }
-    let (tell, told) = mpsc::channel();
-    thread::scope(|scope| {
-        scope.spawn(|| tell.send(block_on(losing(&client, &other, of, 5))).unwrap());
-        let ended = told.recv_timeout(Duration::from_secs(20));
-        if ended.is_err() {
-            std::process::abort();
-        }
-        ended.unwrap().unwrap();
+        (lost[0].load(Ordering::Relaxed) > 4).then_some(())
     });
+    let [runtime, _] = runtimes();
+    let second = losing(&client, &other, of, (&lost[1], 5));
+    let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), second).await });
+    assert_eq!(ended.expect("it waits for the other's turn"), Ok(()));
 }
 
 #[test]
@@ -760,14 +760,7 @@ fn read_at_once_says_why_not() {
     };
     let waited = block_on(cold.run_async_with(options, |tx| Ok(tx.get(of)?.count())));
     assert!(matches!(waited, Err(Error::Unavailable(_))), "{waited:?}");
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        match read(&client) {
-            Some(Err(Error::Unavailable(_))) => break,
-            _ => assert!(Instant::now() < end),
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    until(|| matches!(read(&client), Some(Err(Error::Unavailable(_)))).then_some(()));
 }
 
 /// A way to a server that stops taking bytes when it is told to.
@@ -823,5 +816,8 @@ fn peer_that_takes_nothing_blocks_no_task() {
     };
     STALLS.store(false, Ordering::Relaxed);
     assert!(longest < Duration::from_secs(1), "{longest:?}");
-    assert_eq!(block_on(client.run_async(|tx| Ok(tx.get(links[0])?.number()))), Ok(0));
+    // As large a commit comes through once the peer takes it.
+    let write =
+        client.run_async(|tx| links.iter().try_for_each(|link| tx.edit(*link)?.set_padding([2; 7_000])));
+    assert_eq!(block_on(write), Ok(()));
 }
