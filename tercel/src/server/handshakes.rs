@@ -1,11 +1,12 @@
 //! The handshakes of connections that come, on a thread of their own: two signatures take longer than a turn
 //! of the loop.
 //!
-//! At most [`UNDER_WAY_MAX`] are under way, and the others wait for their turn: next is the first from the
-//! network that has fewest under way: an IPv4 address, or the 64 bits before a host's own of IPv6. One that has all it needs ends in a millisecond of this thread; one
-//! whose other end has not said all that is its turn to say within [`SLOW_MAX`] goes when others wait, and
-//! after [`HANDSHAKE_MAX`] in any case. So strangers that say nothing, or a byte at a time, hold up others
-//! from their own address for a part of a second for each 64 of them, and nothing else at all.
+//! At most [`UNDER_WAY_MAX`] are under way, and the others wait for their turn: next is the first from
+//! the network that has fewest under way: an IPv4 address, or the 64 bits before a host's own of IPv6.
+//! One that has all it needs ends in a millisecond of this thread; one whose other end has not said all
+//! that is its turn to say within [`SLOW_MAX`] goes when others wait, and after [`HANDSHAKE_MAX`] in any
+//! case. So strangers that say nothing, or a byte at a time, hold up others from their own address for a
+//! part of a second for each 64 of them, and nothing else at all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
