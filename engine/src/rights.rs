@@ -208,7 +208,7 @@ enum Trust {
     /// A member, or this principal, says for whom it speaks: nothing else of the connection counts, and that
     /// only as long as it may.
     OnBehalf(Option<Arc<Principal>>),
-    /// The other end has proven that it has the group's secret, is a member, or the host vouches for it.
+    /// The other end has proven that it has the group's secret, or the host vouches for it.
     Operator,
     /// The connection is of the server's own process.
     Own,
@@ -235,11 +235,8 @@ pub(crate) struct Seats {
 impl Seats {
     /// A connection is there.
     pub(crate) fn connected(&mut self, conn: Conn, who: &Who, of: (&Replica, &ServerConfig)) {
-        let trust = match who.name {
-            _ if who.is_own_process => Trust::Own,
-            Some(Principal::Member(_)) => Trust::Operator,
-            _ => Trust::None,
-        };
+        // A member's name alone is no proof that its connection is a member's: its secret is.
+        let trust = if who.is_own_process { Trust::Own } else { Trust::None };
         self.sit(conn, who.principal(), trust, of);
     }
 

@@ -20,6 +20,8 @@ use tercel_wire::message::{
 use tercel_wire::page::Page;
 use tercel_wire::schema::Scalar;
 
+use crate::proven;
+
 /// The effects of a transaction, as they are sent.
 pub type Work<'a> = tercel_wire::message::CommitEffects<'a>;
 
@@ -135,6 +137,7 @@ impl Hand {
                     let is_owner = self.stranger != Some(conn);
                     said.extend(self.input(Input::Vouched(conn, is_owner)));
                 }
+                Effect::Challenge(conn, _) => said.extend(self.input(proven::challenged(conn))),
                 Effect::Consult(_, consult) => self.consults.push(consult),
                 Effect::Pin(..)
                 | Effect::ReadPinned { .. }
@@ -153,6 +156,13 @@ impl Hand {
         let mut out = Effects::default();
         self.server.handle(self.now, input, &mut out);
         self.take(out)
+    }
+
+    /// The other end of a connection proves that it has the group's secret.
+    pub fn proves(&mut self, conn: Conn) -> Said {
+        let [opens, proves] = proven::messages();
+        let said = [opens, proves].map(|(header, body)| self.input(Input::Frame(conn, header, &body)));
+        said.concat()
     }
 
     /// Everything that was logged is durable.

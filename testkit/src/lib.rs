@@ -14,6 +14,7 @@
 //! | [`hand`] | a server alone, to which a test writes each message itself |
 //! | [`nowhere`] | a place that keeps no object |
 //! | [`port`] | the ports of a world's clients, and of programs inside of its server |
+//! | [`proven`] | the proof of a connection of a member |
 //! | [`process`] | the output of a program, and conditions that become true |
 //! | [`stranger`] | a client's end of a real connection, on which a test writes each message itself |
 //! | [`taken`] | a backup as its taker has it |
@@ -29,6 +30,7 @@ pub mod node;
 pub mod nowhere;
 pub mod port;
 pub mod process;
+pub mod proven;
 pub mod requests;
 pub mod stranger;
 pub mod taken;

@@ -60,7 +60,6 @@ mod versions;
 
 use std::collections::VecDeque;
 
-use tercel_wire::access::Principal;
 use tercel_wire::frame::{Header, Kind, ONE_HOST};
 use tercel_wire::id::{ClientId, LogPosition, OpId, PageId, Stamp, ViewId};
 use tercel_wire::message::{
@@ -256,7 +255,7 @@ impl Sessions {
         if who.is_one_host {
             session.capabilities = ONE_HOST;
         }
-        if who.is_own_process || matches!(who.name, Some(Principal::Member(_))) {
+        if who.is_own_process {
             session.trust = Trust::Given;
         }
         cx.work.seats.connected(conn, who, (&cx.work.replica, &cx.work.config));

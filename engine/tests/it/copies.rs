@@ -12,6 +12,7 @@ use tercel_engine::rpc::{Offers, ServiceInterface, Services};
 use tercel_engine::server::{Conn, Effect, Effects, Input, Membership, Recovery, Server, ServerConfig, Who};
 use tercel_engine::time::Now;
 use tercel_testkit::hand::{Said, layout, object};
+use tercel_testkit::proven;
 use tercel_testkit::requests::{Asked as AskedOf, ROLES, Requests, denial, right};
 use tercel_wire::access::Principal;
 use tercel_wire::deframer::Deframer;
@@ -218,6 +219,10 @@ impl Pair {
                     self.links.insert(conn, there);
                     let who = Who { name: Principal::member("pair-2"), ..Who::default() };
                     self.then(LEADER, Input::Connected(there, who));
+                    let [(join, opens), (prove, proves)] = proven::messages();
+                    self.events.push_back((LEADER, Event::Frame(there, join, opens)));
+                    self.then(LEADER, proven::challenged(there));
+                    self.events.push_back((LEADER, Event::Frame(there, prove, proves)));
                     self.then(COPY, Input::Reached(conn));
                 }
                 Effect::Close(conn) => self.closed(member, conn),

@@ -296,9 +296,13 @@ fn whoami(h: &mut Hand, conn: Conn) -> Principal {
 fn on_behalf_is_believed_of_members_alone() {
     let mut s = Space::new();
     s.grant("client:x", "read");
-    let member = Who { name: Principal::member("a-1"), ..Who::default() };
-    for (conn, who, is_believed) in [(X, client("y"), false), (Y, member, true)] {
+    let member = || Who { name: Principal::member("a-1"), ..Who::default() };
+    // A certificate names a member, the group's secret proves one.
+    for (conn, who, is_believed) in [(X, client("y"), false), (X, member(), false), (Y, member(), true)] {
         s.h.input(Input::Connected(conn, who));
+        if is_believed {
+            s.h.proves(conn);
+        }
         let on_behalf = OnBehalf { who: Principal::client("x").unwrap() };
         let said = s.h.send(conn, Kind::OnBehalf, |out| on_behalf.encode(out));
         assert_eq!(denied(&said).is_none(), is_believed, "{said:?}");
@@ -314,6 +318,28 @@ fn on_behalf_is_believed_of_members_alone() {
 #[test]
 fn only_members_speak_for_others() {
     on_behalf_is_believed_of_members_alone();
+}
+
+#[test]
+fn name_of_a_member_is_no_right() {
+    let mut s = Space::new();
+    s.grant("client:x", "read");
+    // The host is asked, and does not vouch for it.
+    let member = Who { name: Principal::member("a-1"), ..Who::default() };
+    s.h.input(Input::Connected(X, member));
+    for role in ["operate", "grant"] {
+        let said = match role {
+            "operate" => s.h.send(X, Kind::Stat, |_| ()),
+            _ => s.h.send(X, Kind::Access, |out| {
+                let right = Right { who: "member:a-1".parse().unwrap(), role: "grant".parse().unwrap() };
+                Access { step: Accessing::Grant, right: Some(right) }.encode(out)
+            }),
+        };
+        let text = denied(&said).expect("a denial");
+        assert!(text.contains(&format!("member:a-1 lacks the role `{role}`")), "{text}");
+    }
+    s.h.proves(X);
+    assert_eq!(denied(&s.h.send(X, Kind::Stat, |_| ())), None);
 }
 
 /// Says for whom it speaks: what the server says to that.

@@ -20,6 +20,7 @@ use tercel_heap::{Boxed, Config as HeapConfig, SeqCst, arena_bytes, heap};
 use tercel_testkit::SPACE;
 use tercel_testkit::node::Node;
 use tercel_testkit::node::clock::Clock;
+use tercel_testkit::proven;
 use tercel_wire::access::Principal;
 use tercel_wire::deframer::Deframer;
 use tercel_wire::frame::{Header, Kind};
@@ -365,7 +366,8 @@ impl Inner {
                 }
                 Effect::Recover(upto) => self.push(End::Disk(n), Item::Recover(upto)),
                 Effect::ReadLog(from, bytes) => self.push(End::Disk(n), Item::ReadLog(from, bytes)),
-                Effect::Members(_) | Effect::Joined(..) => {}
+                // Its proof is written down beside what opens it.
+                Effect::Members(_) | Effect::Joined(..) | Effect::Challenge(..) => {}
                 Effect::Vouch(conn) => {
                     let is_owner = self.names.is_empty();
                     self.push(End::Disk(n), Item::Word(Input::Vouched(conn, is_owner)));
@@ -480,13 +482,20 @@ impl Inner {
         match item {
             Item::Open if conn.is_upstream() => self.take(n, Input::Reached(conn)),
             Item::Open => {
-                let who = match self.peers.get(&(n, conn)) {
-                    // Members prove themselves.
-                    Some(End::At(from, _)) => Principal::member(&from.to_string()),
-                    Some(End::Client(i)) => self.names.get(i).and_then(|name| Principal::client(name)),
-                    _ => None,
+                let (name, is_member) = match self.peers.get(&(n, conn)) {
+                    Some(End::At(from, _)) => (Principal::member(&from.to_string()), true),
+                    Some(End::Client(i)) => {
+                        (self.names.get(i).and_then(|name| Principal::client(name)), false)
+                    }
+                    _ => (None, false),
                 };
-                self.take(n, Input::Connected(conn, Who { name: who, ..Who::default() }));
+                self.take(n, Input::Connected(conn, Who { name, ..Who::default() }));
+                if is_member {
+                    let [(join, opens), (prove, proves)] = proven::messages();
+                    self.take(n, Input::Frame(conn, join, &opens));
+                    self.take(n, proven::challenged(conn));
+                    self.take(n, Input::Frame(conn, prove, &proves));
+                }
             }
             Item::Bytes(bytes) => {
                 let Some(deframer) = self.deframers.get_mut(&(n, conn)) else { return };
