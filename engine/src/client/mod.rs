@@ -282,7 +282,10 @@ impl Client {
                 }
                 return;
             }
-            LinkState::Refused(e) => self.peer.refusal = Some(e.clone()),
+            LinkState::Refused(e) => {
+                self.peer.refusal = Some(e.clone());
+                self.peer.servers.is_denied = matches!(e, Error::Denied(_));
+            }
             LinkState::Down(_) | LinkState::Greeting | LinkState::Checking => {}
         }
         self.peer.down_since.get_or_insert(now);

@@ -38,6 +38,8 @@ pub struct Servers {
     strangers: u32,
     /// The words of the server that turned the client away last, until one welcomes it.
     pub(super) turned_away: Option<String>,
+    /// The last that answered denied the client its rights: another attempt does not change that.
+    pub(super) is_denied: bool,
     /// Servers of no group that were met since a member was, and the space of each.
     alone: Vec<(String, SpaceId)>,
     /// Any member will do, and the first that was named is the best.
@@ -88,6 +90,7 @@ impl Servers {
             pauses: Pauses::new(seed),
             strangers: 0,
             turned_away: None,
+            is_denied: false,
             alone: Vec::new(),
             reads_anywhere: false,
         }
@@ -121,6 +124,7 @@ impl Servers {
         self.strangers = 0;
         self.alone.clear();
         self.turned_away = None;
+        self.is_denied = false;
     }
 
     /// Checks that a server of this space, which tells of these members, may be the one that was named. One
@@ -175,7 +179,11 @@ impl Servers {
             self.forget_tried();
             self.is_any_there = false;
             let is_group = self.learned.len() > 1 || self.named.len() > 1;
-            pause_us = self.pauses.take_us(if is_group { PAUSES_OF_GROUP_US } else { PAUSES_US });
+            pause_us = self.pauses.take_us(match is_group {
+                _ if self.is_denied => PAUSES_OF_DENIED_US,
+                true => PAUSES_OF_GROUP_US,
+                false => PAUSES_US,
+            });
         }
         let next = self.again.take().or_else(|| self.untried().cloned()).unwrap_or_default();
         self.tried.push(next.clone());
@@ -240,6 +248,9 @@ pub const PAUSES_US: (u64, u64) = (5_000, 320_000);
 /// greeting waits for that.
 const PAUSES_OF_GROUP_US: (u64, u64) = (2_000, 50_000);
 
+/// The same for a client that lacks rights: one may be granted to it, and nobody waits for each attempt.
+const PAUSES_OF_DENIED_US: (u64, u64) = (20_000, 2_000_000);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,6 +293,17 @@ mod tests {
         assert_eq!(servers.try_next(), ("a".into(), 0));
         servers.sent_on(all(&["b", "a", "c"]));
         assert_eq!(servers.try_next(), ("c".into(), 0), "two that send to each other are left");
+    }
+
+    #[test]
+    fn client_without_rights_comes_back_seldom() {
+        let mut servers = of(&["a", "b"]);
+        servers.is_denied = true;
+        let rounds: Vec<u64> = (0..40).map(|_| servers.try_next().1).step_by(2).collect();
+        assert!(rounds.iter().sum::<u64>() >= 12_000_000 && rounds[19] <= 2_000_000, "{rounds:?}");
+        servers.found();
+        servers.pauses.reset();
+        assert!((0..10).all(|_| servers.try_next().1 <= 50_000));
     }
 
     #[test]
