@@ -9,6 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use tercel_wire::access::Principal;
 use tercel_wire::id::{CallId, ClientId, Stamp};
 use tercel_wire::interface::Method;
 use tercel_wire::message::{OBJECT_SLOT, Refusal, Request, Response, ResponseEnd};
@@ -69,7 +70,7 @@ impl Server {
         // The result is written where it is sent from.
         Response::put_returned(id, response);
         let head = response.len();
-        let port = Inline::new((self, local), now, false);
+        let port = Inline::new((self, local), (client, now), false);
         let ended = read(&port, request, response);
         let Inline { at, waits, .. } = port;
         let (server, _) = at.into_inner();
@@ -125,7 +126,8 @@ impl Server {
         for is_ahead in [is_in_flight, !is_in_flight].into_iter().filter(|ahead| may_be_ahead || !ahead) {
             // The last page that another transaction missed is not this call's.
             self.sessions.inside.take_missed();
-            let port = Inline { is_ahead, ..Inline::new((&mut *self, &mut *local), now, true) };
+            let port =
+                Inline { is_ahead, ..Inline::new((&mut *self, &mut *local), (call.op.client, now), true) };
             let target = Ref::<Any>::new(call.target).read_at(call.read_at);
             let attempt = attempt(&port, ticket, call, |tx, reply| {
                 let run = |reply: &mut Vec<u8>| (runs.run)(tx, runs.number, target, &given, reply);
@@ -338,6 +340,8 @@ fn read(port: &Inline<'_>, request: &Request<'_>, reply: &mut Vec<u8>) -> Option
 /// The server itself, for the transaction of one method. It does not wait.
 struct Inline<'a> {
     at: RefCell<(&'a mut Server, &'a mut Local)>,
+    /// The client whose call it is.
+    client: ClientId,
     now: Now,
     /// Set if the server goes on after each step, because a step may order something.
     may_order: bool,
@@ -350,9 +354,13 @@ struct Inline<'a> {
 }
 
 impl<'a> Inline<'a> {
-    fn new(at: (&'a mut Server, &'a mut Local), now: Now, may_order: bool) -> Inline<'a> {
+    fn new(
+        at: (&'a mut Server, &'a mut Local),
+        (client, now): (ClientId, Now),
+        may_order: bool,
+    ) -> Inline<'a> {
         let (waits, is_at_work) = (Cell::new(false), Cell::new(false));
-        Inline { at: RefCell::new(at), now, may_order, is_ahead: false, waits, is_at_work }
+        Inline { at: RefCell::new(at), client, now, may_order, is_ahead: false, waits, is_at_work }
     }
 
     /// Runs a method. A panic of it is caught, and said.
@@ -402,4 +410,10 @@ impl Port for Inline<'_> {
     }
 
     fn back_off(&self, _: u64) {}
+
+    fn caller(&self) -> Option<Principal> {
+        let at = self.at.borrow();
+        let conn = at.0.sessions.conn_of(self.client)?;
+        at.0.cx.work.seats.who(conn).map(|who| Principal::clone(who))
+    }
 }

@@ -78,7 +78,7 @@ struct OfConn {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(super) asked: Asked,
-    pub(super) op: OpId,
+    pub op: OpId,
     /// A checksum of its bytes.
     pub(super) digest: u32,
     pub interface: u16,

@@ -28,6 +28,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tercel_heap::{Scope, TypeKey, Typed, WriteSet, WriteSetError};
+use tercel_wire::access::Principal;
 use tercel_wire::id::{ClassId, Oref, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::record::Ref;
@@ -118,6 +119,11 @@ pub trait Port {
 
     /// The same way for a task that is polled with this waker; none where tasks cannot be woken.
     fn for_task<'a>(&'a self, _waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
+        None
+    }
+
+    /// The principal whose call runs here; none where a program runs it itself.
+    fn caller(&self) -> Option<Principal> {
         None
     }
 
@@ -323,6 +329,13 @@ impl<'c> Tx<'c> {
     #[cfg(tercel_mutants)]
     pub fn port(&self) -> &'c dyn Port {
         self.port
+    }
+
+    /// The principal that has called the method which runs in this transaction, as the server knows it
+    /// ([`Context::principal`](crate::rpc::Context::principal)). None where nobody did: in a transaction of a
+    /// program, and in a method that a client runs over its own copies, which has read them all the same.
+    pub fn caller(&self) -> Option<Principal> {
+        self.port.caller()
     }
 
     /// The stamp of the state that it reads.

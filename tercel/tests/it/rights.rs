@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tercel::access::{Principal, Rights, Role, grant, list, revoke, whoami};
 use tercel::backup::{Source, backup, restore};
 use tercel::{
-    Address, Addresses, Called, Client, ClientConfig, Context, Error, Server, SharedMemory, Text, Transport,
-    service,
+    Address, Addresses, Called, Client, ClientConfig, Context, Error, Obj, Object, Server, SharedMemory,
+    Text, Transport, interface, service,
 };
 
 use crate::common::counter;
@@ -30,6 +30,32 @@ impl Asked for Here {
     }
 }
 
+#[interface]
+trait Asking {
+    /// The one who asks, or a dash.
+    #[read]
+    fn asked_by(&self) -> Text;
+    /// Notes who asks.
+    fn note(&mut self) -> Text;
+}
+
+#[derive(Object)]
+struct Book {
+    last: Text,
+}
+
+impl Asking for Book {
+    fn asked_by(this: &Obj<Book>) -> Called<Text> {
+        Ok(Obj::tx(this).caller().map_or("-".into(), |who| who.to_string().into()))
+    }
+
+    fn note(this: &Obj<Book>) -> Called<Text> {
+        let who = Book::asked_by(this)?;
+        this.edit()?.set_last(who.clone())?;
+        Ok(who)
+    }
+}
+
 /// A server at a Unix socket, by TCP and by datagrams, and this process's principal.
 struct Served {
     server: Server,
@@ -42,7 +68,7 @@ impl Served {
         let unix = Address::Unix(dir.join("socket"));
         let builder = Server::builder(dir.join(name)).listen(unix.clone()).listen("127.0.0.1:0");
         let builder = builder.listen("udp:127.0.0.1:0").keepalive(Duration::from_millis(200));
-        let server = builder.service(Asked::serve(Here)).start().unwrap();
+        let server = builder.service(Asked::serve(Here)).methods(Book::METHODS).start().unwrap();
         Served { server, unix, me: Principal::Uid(rustix::process::geteuid().as_raw()) }
     }
 
@@ -95,6 +121,11 @@ fn every_transport_is_judged_by_its_principal() {
     for (client, expected) in clients.iter().zip(expected) {
         assert_eq!(who(client).as_deref(), Ok(expected));
         assert_eq!(client.service::<dyn Asked>().who_slowly().unwrap().to_string(), expected);
+        let book = client.handle(client.run(|tx| tx.create(&Book { last: "".into() })).unwrap());
+        let there = book.clone().remote();
+        assert_eq!((&*there.asked_by().unwrap().0, &*there.note().unwrap().0), (expected, expected));
+        // Over its own copy the client is nobody's caller.
+        assert_eq!(&*book.local().asked_by().unwrap().0, "-");
     }
     served.grant(&served.me, "call Asked.who");
     let is_denied = |client: &Client| match who(client) {
