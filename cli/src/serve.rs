@@ -38,7 +38,11 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
     };
     let config = ServerConfig {
         listen: args.listen.clone(),
-        network: Network { tls: tls.clone(), allow_plain_remote: args.allow_plain_remote },
+        network: Network {
+            tls: tls.clone(),
+            allow_plain_remote: args.allow_plain_remote,
+            socket_mode: args.local.socket_mode,
+        },
         mob_bytes: args.mob,
         cache_bytes: args.cache,
         subscriptions_max: args.subscriptions,
@@ -50,7 +54,7 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
         },
         peers: args.peer.iter().cloned().map(Into::into).collect(),
         methods: vec![Mark::METHODS],
-        shared_memory: match args.shared_memory {
+        shared_memory: match args.local.shared_memory {
             args::SharedMemory::Off => SharedMemory::Off,
             args::SharedMemory::SameUser => SharedMemory::SameUser,
             args::SharedMemory::AnyUser => SharedMemory::AnyUser,
@@ -206,7 +210,7 @@ fn serve(
     }
     if let Some(metrics) = metrics.take() {
         let at = server.addresses().first().ok_or_else(|| Failure::new("it listens nowhere"))?;
-        metrics.serve(of_tls(at.into(), tls.as_ref()))?;
+        metrics.serve(of_tls(at.into(), tls.as_ref()), tls.clone())?;
     }
     watchdog.watch(Some(server.stopper()));
     notify::tell("READY=1");

@@ -598,7 +598,7 @@ impl NetworkState {
     /// Warnings for an operator, a sentence each.
     pub(crate) fn warnings(self) -> Vec<String> {
         let ends = match self.days_left {
-            Some(days @ ..0) => Some(format!("the server's certificate has ended, {} days ago", -days)),
+            Some(..0) => Some("the server's certificate has ended".into()),
             Some(days @ 0..DAYS_LEFT_MIN) => Some(format!("the server's certificate ends in {days} days")),
             _ => None,
         };

@@ -3,16 +3,17 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, fchmod};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{bind, connect, listen, socket_with};
 use thiserror::Error;
 
 use crate::lookup::look_up;
@@ -82,8 +83,8 @@ impl Address {
         }
     }
 
-    /// Listens; the address is the one with the port that was taken.
-    pub(crate) fn listen(&self) -> io::Result<Listening> {
+    /// Listens; the address is the one with the port that was taken. A Unix socket has this mode.
+    pub(crate) fn listen(&self, mode: u32) -> io::Result<Listening> {
         match self {
             Address::Tcp(host) => {
                 let listener = TcpListener::bind(host.as_str())?;
@@ -101,7 +102,7 @@ impl Address {
                 if is_left_over(path) {
                     std::fs::remove_file(path)?;
                 }
-                let fd = UnixListener::bind(path)?.into();
+                let fd = listen_at(path, mode)?;
                 let (file, address) = (SocketFile::at(path), self.clone());
                 Ok(Listening { file, fd, datagrams: None, address })
             }
@@ -340,6 +341,31 @@ fn fits(path: &Path) -> Result<(), String> {
     }
 }
 
+/// Returns the address for all those that one stranger may have at once: of IPv6 all behind the same 64 bits
+/// (RFC 4291, 2.5.4).
+pub fn network_of(at: IpAddr) -> IpAddr {
+    match at.to_canonical() {
+        IpAddr::V6(at) => Ipv6Addr::from(u128::from(at) >> 64 << 64).into(),
+        at => at,
+    }
+}
+
+/// Listens at a path, whose socket has this mode from its first moment.
+fn listen_at(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The file takes the mode of the socket that is bound, less the umask.
+    fchmod(&socket, Mode::from_raw_mode(mode))?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    if std::fs::symlink_metadata(path)?.permissions().mode() & 0o777 != mode {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    }
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connections that may wait to be taken: as many as the kernel allows.
+const BACKLOG: i32 = i32::MAX;
+
 /// Bytes of a path that Linux has room for, without the zero at the end.
 const UNIX_BYTES_MAX: usize = 107;
 
@@ -460,11 +486,12 @@ mod tests {
             format!("{dir}/{}", "x".repeat(bytes - dir.len() - 1))
         };
         let longest: Address = format!("unix:{}", path(UNIX_BYTES_MAX)).parse().unwrap();
-        drop(longest.listen().unwrap());
+        drop(longest.listen(0o600).unwrap());
         let refused = format!("unix:{}", path(UNIX_BYTES_MAX + 1)).parse::<Address>().unwrap_err();
         assert!(refused.to_string().contains("can have 107 bytes, and this one has 108"), "{refused}");
         let made = Address::Unix(path(UNIX_BYTES_MAX + 1).into());
-        for said in [made.listen().map(drop).unwrap_err(), made.connect(Duration::from_secs(1)).unwrap_err()]
+        for said in
+            [made.listen(0o600).map(drop).unwrap_err(), made.connect(Duration::from_secs(1)).unwrap_err()]
         {
             assert_eq!(said.to_string(), refused.to_string());
         }
@@ -475,12 +502,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("precious");
         std::fs::write(&path, "words").unwrap();
-        assert!(Address::Unix(path.clone()).listen().is_err());
+        assert!(Address::Unix(path.clone()).listen(0o600).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "words");
         // A socket that a dead server left is taken over.
         let path = dir.path().join("socket");
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(Address::Unix(path).listen().is_ok());
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(Address::Unix(path).listen(0o600).is_ok());
+    }
+
+    #[test]
+    fn socket_has_the_mode_that_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o600, 0o660, 0o666] {
+            let path = dir.path().join("socket");
+            let _listening = Address::Unix(path.clone()).listen(mode).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+        }
     }
 
     #[test]
@@ -488,15 +525,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let address = Address::Unix(path.clone());
-        drop(address.listen().unwrap());
+        drop(address.listen(0o600).unwrap());
         assert!(!path.exists());
-        let first = address.listen().unwrap();
+        let first = address.listen(0o600).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let second = address.listen().unwrap();
+        let second = address.listen(0o600).unwrap();
         drop(first);
         assert!(UnixStream::connect(&path).is_ok());
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn hosts_of_one_network_count_as_one() {
+        let of = |at: &str| network_of(at.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
     }
 
     #[test]

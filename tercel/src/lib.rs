@@ -195,6 +195,7 @@ mod memory;
 mod once;
 mod panics;
 mod pipe;
+mod private;
 mod proving;
 pub mod ring;
 mod server;

@@ -35,8 +35,11 @@ use crate::{Client, ClientConfig, Error, ServerConfig};
 pub mod certificates {
     pub use crate::identity::client_named;
     pub use crate::tls::{Anew, ENDLESS, certificates, days_left, end_of, private_key, wrong};
+    pub use crate::tls::{Handshake, Sealed, Step};
 }
 
+#[doc(hidden)]
+pub use crate::address::network_of;
 #[doc(hidden)]
 pub use crate::once::{OTHER_REQUEST, returned_under};
 pub use crate::panics::is_expected;

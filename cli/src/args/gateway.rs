@@ -23,7 +23,7 @@ everything that the gateway's own certificate (--tls) may. With --speak-for it m
 (`tercel access grant client:GATEWAY speak-for`); up to 64 such callers at once, and each has a sixteenth of --cache beside the gateway's. With --tokens the same \
 is so for the subject of a token, who is the principal token:NAME/SUBJECT.
 
-A file of issuers, with the file of each one's public keys (JWK set) beside it: {\"issuers\": [{\"name\": \"corp\", \
+A file of issuers, with the file or the https:// URL of each one's public keys (JWK set): {\"issuers\": [{\"name\": \"corp\", \
 \"issuer\": \"https://login.example.org/\", \"audience\": \"tercel\", \"algorithms\": [\"ES256\"], \"keys\": \"corp.json\"}]}. \
 Algorithms are ES256, EdDSA and RS256.
 

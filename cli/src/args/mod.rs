@@ -23,7 +23,7 @@ pub use gateway::*;
 pub use group::*;
 pub use step::*;
 pub use values::Named;
-use values::{cache_bytes, server_bytes, subscriptions, time};
+use values::{cache_bytes, server_bytes, socket_mode, subscriptions, time};
 
 /// Typed, durable objects that live on servers and feel local.
 #[derive(Debug, Parser)]
@@ -290,9 +290,8 @@ pub struct Serve {
     pub keepalive: u32,
     #[command(flatten)]
     pub collecting: Collecting,
-    /// Which clients of a Unix socket may use shared memory
-    #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
-    pub shared_memory: SharedMemory,
+    #[command(flatten)]
+    pub local: OfThisHost,
     /// Seconds from the first SIGTERM or SIGINT for calls under way, and to store what is in memory, up to
     /// 3600; with 0 it stops at once
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3_600), default_value = "5")]
@@ -347,6 +346,17 @@ pub struct MemberOf {
     /// after 150 on calm hosts, after four of its longest pauses of late on busy ones
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(150..=60_000), default_value = "1000")]
     pub silence: u32,
+}
+
+/// The clients at a server's Unix sockets.
+#[derive(Debug, ClapArgs)]
+pub struct OfThisHost {
+    /// Which clients of a Unix socket may use shared memory
+    #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
+    pub shared_memory: SharedMemory,
+    /// Mode of Unix sockets, in octal; 660 lets the processes of the server's group connect too
+    #[arg(long, value_name = "MODE", value_parser = socket_mode, default_value = "600")]
+    pub socket_mode: u32,
 }
 
 /// The part of a server that its operator sees.

@@ -62,6 +62,13 @@ pub(super) fn subscriptions(s: &str) -> Result<usize, String> {
     }
 }
 
+pub(super) fn socket_mode(s: &str) -> Result<u32, String> {
+    match u32::from_str_radix(s, 8) {
+        Ok(mode @ 0..=0o777) if mode & 0o600 == 0o600 => Ok(mode),
+        _ => Err(format!("`{s}` is not the mode of a socket that its owner can use, such as 600 or 660")),
+    }
+}
+
 /// The number of pages of a space, at most.
 const SUBSCRIPTIONS_MAX: usize = 1 << 22;
 

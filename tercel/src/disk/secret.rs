@@ -16,6 +16,7 @@ use tercel_wire::message::{Challenge, Join};
 
 use super::DiskError;
 use super::held::HeldDir;
+use crate::private::see_private;
 
 /// The name of the file in a data directory.
 pub(crate) const SECRET_NAME: &str = "secret";
@@ -50,7 +51,11 @@ impl Secret {
     /// If the file cannot be read, or is no secret.
     pub(crate) fn of(dir: &HeldDir) -> Result<Option<Secret>, DiskError> {
         match dir.has(SECRET_NAME) {
-            true => Secret::parse(&dir.read_small(SECRET_NAME)?, &dir.file(SECRET_NAME)).map(Some),
+            true => {
+                let file = dir.file(SECRET_NAME);
+                see_private(&file);
+                Secret::parse(&dir.read_small(SECRET_NAME)?, &file).map(Some)
+            }
             false => Ok(None),
         }
     }
@@ -61,6 +66,7 @@ impl Secret {
     /// As [`Secret::of`].
     pub(crate) fn read(file: &Path) -> Result<Secret, DiskError> {
         let (dir, name) = HeldDir::around(file)?;
+        see_private(file);
         Secret::parse(&dir.read_small(name)?, file)
     }
 

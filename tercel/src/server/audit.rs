@@ -1,24 +1,40 @@
 //! The audit: one line of JSON for each connect, refusal, grant, definition, backup and operator's request.
 //!
 //! A thread of its own writes it, so that the loop never waits for the file. Files are rotated: the one that
-//! is written, and three before it. The invariant: a line that was lost is counted by the next one.
+//! is written, and three before it. Refusals that say the same again within ten seconds, as of a client that
+//! tries again and again, are one line, and few of them are kept at once, so that no stranger writes over
+//! what others did. The invariant: a line that was lost or is not repeated is counted by the next one.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tercel_engine::server::{Audit, Audited};
 use tercel_engine::time::date_of_day;
+use tercel_wire::access::Principal;
+
+/// Lines that are not in the audit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Left {
+    /// There was no room for them.
+    lost: u64,
+    /// They are refusals that say what one before them did.
+    repeated: u64,
+}
 
 /// The audit of a server.
 pub(crate) struct AuditLog {
     lines: Option<SyncSender<String>>,
-    /// Lines that found no room since the last one that did.
-    lost: u64,
+    /// Lines left out since the last one that is not.
+    left: Left,
+    /// The refusals of the last ten seconds, and since when they are of these.
+    refusals: (Instant, BTreeSet<(Arc<Principal>, String)>),
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,15 +48,29 @@ impl AuditLog {
         let (lines, rx) = sync_channel(LINES_MAX);
         let thread =
             std::thread::Builder::new().name("tercel-audit".into()).spawn(move || write(files, &rx))?;
-        Ok(AuditLog { lines: Some(lines), lost: 0, thread: Some(thread) })
+        let refusals = (Instant::now(), BTreeSet::new());
+        Ok(AuditLog { lines: Some(lines), left: Left::default(), refusals, thread: Some(thread) })
     }
 
     /// Adds an event.
     pub(crate) fn add(&mut self, of: &Audited) {
         let Some(lines) = &self.lines else { return };
-        match lines.try_send(line(&now(), of, self.lost)) {
-            Ok(()) => self.lost = 0,
-            Err(_) => self.lost += 1,
+        if let Audit::Refused(why) = &of.what {
+            let (since, refusals) = &mut self.refusals;
+            if since.elapsed() >= REPEATED {
+                (*since, *refusals) = (Instant::now(), BTreeSet::new());
+            }
+            if refusals.contains(&(of.who.clone(), why.clone())) {
+                return self.left.repeated += 1;
+            }
+            if refusals.len() >= REFUSALS_MAX {
+                return self.left.lost += 1;
+            }
+            refusals.insert((of.who.clone(), why.clone()));
+        }
+        match lines.try_send(line(&now(), of, self.left)) {
+            Ok(()) => self.left = Left::default(),
+            Err(_) => self.left.lost += 1,
         }
     }
 }
@@ -115,7 +145,7 @@ impl Files {
 }
 
 /// The line of an event.
-fn line(at: &str, Audited { who, client, what }: &Audited, lost: u64) -> String {
+fn line(at: &str, Audited { who, client, what }: &Audited, left: Left) -> String {
     let mut out = format!("{{\"at\":\"{at}\",\"who\":{}", quoted(&who.to_string()));
     if let Some(client) = client {
         out += &format!(",\"client\":\"{:016x}\"", client.0);
@@ -132,8 +162,10 @@ fn line(at: &str, Audited { who, client, what }: &Audited, lost: u64) -> String 
         Audit::Backup => ",\"what\":\"backup\"".into(),
         Audit::Operated(kind) => format!(",\"what\":\"operate\",\"request\":\"{kind:?}\""),
     };
-    if lost > 0 {
-        out += &format!(",\"lost_before\":{lost}");
+    for (name, lines) in [("lost_before", left.lost), ("repeated_before", left.repeated)] {
+        if lines > 0 {
+            out += &format!(",\"{name}\":{lines}");
+        }
     }
     out + "}\n"
 }
@@ -159,6 +191,12 @@ fn now() -> String {
     format!("{date}T{:02}:{:02}:{:02}.{millis:03}Z", of_day / 3_600, of_day / 60 % 60, of_day % 60)
 }
 
+/// Time in which a refusal that says the same as one before is no line of its own.
+const REPEATED: Duration = Duration::from_secs(10);
+
+/// Refusals that are lines of their own in such a time: with the longest words, 64 MiB in twenty minutes.
+const REFUSALS_MAX: usize = 1_000;
+
 /// Lines that wait for the file, some 256 KiB: beyond it lines are lost, and counted.
 const LINES_MAX: usize = 1_024;
 
@@ -168,11 +206,9 @@ const FILES_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use tercel_engine::server::Audit;
-    use tercel_wire::access::Principal;
+    use tercel_wire::access::Role;
     use tercel_wire::id::ClientId;
+    use tercel_wire::message::Right;
 
     use super::*;
 
@@ -183,10 +219,27 @@ mod tests {
 
     #[test]
     fn line_is_json_whatever_it_tells() {
-        let told = line("then", &refused("a \"b\" \\ \n"), 3);
+        let told = line("then", &refused("a \"b\" \\ \n"), Left { lost: 3, repeated: 0 });
         let expected = "{\"at\":\"then\",\"who\":\"client:anna\",\"client\":\"0000000000000007\",\"what\":\"refused\",\
                         \"why\":\"a \\\"b\\\" \\\\ \\u000a\",\"lost_before\":3}\n";
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn refusals_that_repeat_themselves_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit");
+        let mut log = AuditLog::open(&path).unwrap();
+        (0..500).for_each(|_| log.add(&refused("no role")));
+        let granted = Right { who: Principal::Anyone, role: Role::Read };
+        log.add(&Audited { what: Audit::Granted(granted), ..refused("") });
+        // Strangers that each say something else fill no more than their part.
+        (0..2 * REFUSALS_MAX).for_each(|n| log.add(&refused(&n.to_string())));
+        assert_eq!(log.refusals.1.len(), REFUSALS_MAX);
+        drop(log);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("no role").count(), 1, "{text}");
+        assert!(text.lines().nth(1).unwrap().ends_with(",\"repeated_before\":499}"), "{text}");
     }
 
     #[test]

@@ -149,6 +149,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets the mode of its Unix sockets: [`Network::socket_mode`](crate::Network::socket_mode).
+    pub fn socket_mode(mut self, mode: u32) -> ServerBuilder {
+        self.config.network.socket_mode = mode;
+        self
+    }
+
     /// Runs the methods of a class here, when they are called: [`ServerConfig::methods`].
     pub fn methods(mut self, methods: Methods) -> ServerBuilder {
         self.config.methods.push(methods);

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -24,15 +24,23 @@ use tercel_events::{Handle, Token};
 
 use super::Post;
 use super::store::post;
+use crate::address::network_of;
 use crate::panics::caught;
-use crate::tls::{Handshake, Sealed, Step, Tls, Unsealed};
+use crate::tls::{Handshake, Sealed, Shown, Step, Tls, Unsealed};
 
 /// Feeds the thread of the handshakes.
 pub(super) struct Handshakes {
-    begun: Option<Sender<Waiting>>,
+    begun: Option<Sender<Asked>>,
     /// Wakes the thread: it waits for its connections.
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
+}
+
+/// A request to the thread.
+enum Asked {
+    Begin(Waiting),
+    /// The bundle of authorities has changed: whether the other end of this connection still counts.
+    Verify(Token, Shown),
 }
 
 /// A connection whose handshake has not begun.
@@ -45,15 +53,16 @@ struct Waiting {
 
 impl Handshakes {
     pub(super) fn start(tls: Tls, handle: Handle<Post>) -> std::io::Result<Handshakes> {
-        let (begun, waiting) = channel();
+        let (begun, asked) = channel();
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let thread = std::thread::Builder::new().name("tercel-tls".into());
         let thread = thread.spawn(move || {
             let end = handle.clone();
-            let all = All { tls, handle, waiting: VecDeque::new(), under_way: Vec::new() };
-            if let Err(why) = caught(|| all.run(&waiting, &woken)) {
+            let (waiting, shown, under_way) = (VecDeque::new(), VecDeque::new(), Vec::new());
+            let all = All { tls, handle, waiting, shown, under_way };
+            if let Err(why) = caught(|| all.run(&asked, &woken)) {
                 post(&end, Post::Panicked(why));
             }
         })?;
@@ -64,11 +73,21 @@ impl Handshakes {
     /// posted. Says whether there is a thread for it.
     pub(super) fn begin(&self, stream: Token, socket: OwnedFd) -> bool {
         let from = getpeername(&socket).ok().and_then(|at| SocketAddr::try_from(at?).ok());
-        let waiting = Waiting { stream, socket, from: from.map(|at| network(at.ip())) };
-        let is_begun = self.begun.as_ref().is_some_and(|begun| begun.send(waiting).is_ok());
+        let waiting = Waiting { stream, socket, from: from.map(|at| network_of(at.ip())) };
+        self.ask(Asked::Begin(waiting))
+    }
+
+    /// Verifies again what the other end of a connection has shown. If it does not count any more, that is
+    /// posted.
+    pub(super) fn verify(&self, stream: Token, shown: Shown) {
+        self.ask(Asked::Verify(stream, shown));
+    }
+
+    fn ask(&self, what: Asked) -> bool {
+        let is_asked = self.begun.as_ref().is_some_and(|begun| begun.send(what).is_ok());
         // One that is full has woken it.
         let _ = (&self.wake).write(&[0]);
-        is_begun
+        is_asked
     }
 }
 
@@ -87,6 +106,8 @@ struct All {
     tls: Tls,
     handle: Handle<Post>,
     waiting: VecDeque<Waiting>,
+    /// Those to be verified again.
+    shown: VecDeque<(Token, Shown)>,
     under_way: Vec<UnderWay>,
 }
 
@@ -103,13 +124,14 @@ struct UnderWay {
 
 impl All {
     /// Until nothing more can come.
-    fn run(mut self, begun: &Receiver<Waiting>, woken: &UnixStream) {
+    fn run(mut self, asked: &Receiver<Asked>, woken: &UnixStream) {
         let mut arrived = vec![0; 16 << 10];
         loop {
             self.wait(woken);
             loop {
-                match begun.try_recv() {
-                    Ok(one) => self.waiting.push_back(one),
+                match asked.try_recv() {
+                    Ok(Asked::Begin(one)) => self.waiting.push_back(one),
+                    Ok(Asked::Verify(stream, shown)) => self.shown.push_back((stream, shown)),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
                 }
@@ -119,6 +141,7 @@ impl All {
             self.under_way = under_way;
             self.end_late();
             self.begin();
+            self.verify();
             // Without connections too, so that an operator is told in time.
             self.tls.status();
         }
@@ -130,7 +153,11 @@ impl All {
         fds.extend(self.under_way.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
         let patience = self.patience();
         let due = self.under_way.iter().map(|one| one.due(patience)).min();
-        let left = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
+        let left = match due {
+            _ if !self.shown.is_empty() => Duration::ZERO,
+            Some(due) => due.saturating_duration_since(Instant::now()),
+            None => LOOK,
+        };
         let left = Timespec::try_from(left).ok();
         // What fails here fails with its connection.
         let _ = poll(&mut fds, left.as_ref());
@@ -154,6 +181,16 @@ impl All {
                     self.under_way.push(UnderWay { stream, socket, from, handshake, begun: now, asked: now });
                 }
                 Err(why) => self.failed(stream, &why),
+            }
+        }
+    }
+
+    /// Verifies some again, so that handshakes go on between them.
+    fn verify(&mut self) {
+        let verifier = self.tls.verifier();
+        for (stream, shown) in self.shown.drain(..self.shown.len().min(VERIFIED_AT_ONCE)) {
+            if let Err(why) = verifier.verify(&shown) {
+                post(&self.handle, Post::Distrusted(stream, why.to_string()));
             }
         }
     }
@@ -231,14 +268,6 @@ impl UnderWay {
     }
 }
 
-/// The addresses that one stranger may have at once: of IPv6 all behind the same 64 bits (RFC 4291, 2.5.4).
-fn network(at: IpAddr) -> IpAddr {
-    match at.to_canonical() {
-        IpAddr::V6(at) => Ipv6Addr::from(u128::from(at) >> 64 << 64).into(),
-        at => at,
-    }
-}
-
 /// Sends a part of a handshake. An empty socket has room for any.
 fn say(socket: &OwnedFd, bytes: &[u8]) -> bool {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -247,6 +276,9 @@ fn say(socket: &OwnedFd, bytes: &[u8]) -> bool {
 
 /// The end of a handshake.
 pub(super) type Ended = Result<Box<Sealed>, String>;
+
+/// Chains that are verified in one go: a few milliseconds.
+const VERIFIED_AT_ONCE: usize = 16;
 
 /// Handshakes under way: each has some 20 KiB.
 const UNDER_WAY_MAX: usize = 64;
@@ -259,17 +291,3 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Time for an answer while others wait: the way to the other side of the Earth and back.
 const SLOW_MAX: Duration = Duration::from_millis(250);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_of_one_network_count_as_one() {
-        let of = |at: &str| network(at.parse().unwrap());
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
-    }
-}

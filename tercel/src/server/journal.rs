@@ -4,10 +4,12 @@
 //! Nothing is told of single requests.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tercel_engine::order::quorum::HEARD_US;
-use tercel_engine::server::{Audited, Server as Machine, SpaceWarning};
+use tercel_engine::server::{Audit, Audited, Server as Machine, SpaceWarning};
 use tercel_engine::time::Times;
 use tercel_wire::id::{MemberId, ViewId};
 
@@ -130,6 +132,14 @@ impl Journal {
             None => tracing::info!(days_left = status.days_left, "new files of the certificate count"),
         }
         self.outdated = status.problem.clone();
+    }
+
+    /// A connection from this address is refused before its other end is known.
+    pub(super) fn stranger(&mut self, from: Option<SocketAddr>, why: &str) {
+        self.unsealed(why);
+        let from = from.map_or_else(|| "an address that is gone".into(), |from| from.ip().to_string());
+        let (who, what) = (Arc::default(), Audit::Refused(format!("a connection from {from}: {why}")));
+        self.audit(&Audited { who, client: None, what });
     }
 
     /// A connection did not come to be sealed, or is no longer.

@@ -96,7 +96,7 @@ pub struct ServerConfig {
     /// [`embedded`](crate::embedded) and nothing else. Port 0 takes a free port, which [`Server::addresses`]
     /// reports.
     pub listen: Vec<Address>,
-    /// The way in which other machines reach the server: not at all by default.
+    /// The way in which others reach the server: not at all by default.
     pub network: Network,
     /// Bytes of modified objects held in memory before they are installed into pages, 256 MiB by default, 64
     /// KiB at least, the machine's memory at most. Larger means fewer page writes, a longer log and a longer
@@ -209,7 +209,7 @@ impl ServerConfig {
     }
 }
 
-/// The way in which other machines reach a server.
+/// The way in which others reach a server: processes of other machines, and of other users of this one.
 ///
 /// ```
 /// use tercel::{Network, ServerConfig};
@@ -218,7 +218,7 @@ impl ServerConfig {
 /// let config = ServerConfig { network, ..ServerConfig::new("./people") };
 /// assert!(config.network.tls.is_none());
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Network {
     /// The server's certificate, a member's. With one, TLS is asked of every connection over TCP, and the
     /// server connects by TLS to other members and to [`peers`](ServerConfig::peers). A record costs some 0.5
@@ -227,6 +227,15 @@ pub struct Network {
     /// Set if connections of other machines may be plain, with a certificate too: a program must ask for it.
     /// Others on their way can read and change such messages, and the server does not know its clients.
     pub allow_plain_remote: bool,
+    /// The mode of the server's Unix sockets: 0600 by default, so that its user and the superuser alone
+    /// connect. Processes of others need leave to write there: 0660 for those of the server's group.
+    pub socket_mode: u32,
+}
+
+impl Default for Network {
+    fn default() -> Network {
+        Network { tls: None, allow_plain_remote: false, socket_mode: 0o600 }
+    }
 }
 
 /// When a server collects what no root reaches.
@@ -474,6 +483,8 @@ pub(crate) enum Post {
     Reached(Conn, Option<Stream>),
     /// The handshake of a connection is over: it is sealed, or of no use.
     Sealed(Token, handshakes::Ended),
+    /// The other end of a sealed connection does not count any more, for this reason.
+    Distrusted(Token, String),
     /// A server of another space has answered, or none was reached.
     Consulted(ViewId, Consult, Consulted),
     /// Promises up to this number are durable.

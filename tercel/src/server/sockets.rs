@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::retry_on_intr;
@@ -20,7 +21,9 @@ use super::handshakes::Handshakes;
 use super::start::SLOW_READER_BYTES;
 use crate::identity::Identity;
 use crate::stream::Stream;
-use crate::tls::{FIRST_BYTE, PLAIN_HERE, SEALED_HERE, SECRET_BYTES, Sealed, Tls, Unsealed, sealed_bytes};
+use crate::tls::{
+    FIRST_BYTE, PLAIN_HERE, SEALED_HERE, SECRET_BYTES, Sealed, Tls, Unsealed, Verifier, sealed_bytes,
+};
 
 /// The event queue, with the seals of its connections.
 pub(crate) struct Sockets {
@@ -35,6 +38,9 @@ pub(crate) struct Sockets {
     opened: Vec<u8>,
     /// The last look at the ends of certificates.
     looked: Instant,
+    /// The rule by which all of them count, and when it last had an authority less.
+    verifier: Option<Arc<Verifier>>,
+    shrunk: Option<Instant>,
 }
 
 /// The first byte of a connection.
@@ -65,9 +71,11 @@ impl Sockets {
             seals,
             handshakes,
             takes_plain,
+            verifier: tls.map(Tls::verifier),
             tls: tls.cloned(),
             opened,
             looked: Instant::now(),
+            shrunk: None,
         })
     }
 
@@ -150,6 +158,10 @@ impl Sockets {
         if seal.open(&[], &mut early).is_err() || !self.queue.receive_from(stream) {
             return None;
         }
+        // Its handshake may have begun by the rule before.
+        if self.shrunk.is_some_and(|at| at.elapsed() < JUST) {
+            self.handshakes.iter().for_each(|handshakes| handshakes.verify(stream, seal.shown()));
+        }
         self.seals.insert(stream, seal);
         Some(early)
     }
@@ -174,9 +186,27 @@ impl Sockets {
             return Vec::new();
         }
         self.looked = Instant::now();
+        self.look_at_authorities();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let ended = self.seals.iter().filter(|(_, seal)| seal.has_ended(now));
         ended.map(|(stream, seal)| (*stream, seal.identity().to_string())).collect()
+    }
+
+    /// Has all other ends verified again if an authority does not count any more.
+    fn look_at_authorities(&mut self) {
+        let (Some(tls), Some(handshakes), Some(before)) = (&self.tls, &self.handshakes, &self.verifier)
+        else {
+            return;
+        };
+        let verifier = tls.verifier();
+        if Arc::ptr_eq(&verifier, before) {
+            return;
+        }
+        if verifier.lacks_one_of(before) {
+            self.shrunk = Some(self.looked);
+            self.seals.iter().for_each(|(stream, seal)| handshakes.verify(*stream, seal.shown()));
+        }
+        self.verifier = Some(verifier);
     }
 
     /// Says whether what arrives on a stream is to be opened.
@@ -283,6 +313,9 @@ pub(super) fn refusal(text: &str) -> Vec<u8> {
 
 /// Time between two looks at the ends of certificates.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A time in which every handshake ends.
+const JUST: Duration = Duration::from_secs(10);
 
 /// Time for the first byte of a connection.
 const FIRST_BYTE_MAX: Duration = Duration::from_secs(2);

@@ -330,7 +330,7 @@ pub(super) fn rehearse(config: &ServerConfig) -> Result<(), ServerError> {
     if !DataDir::is_absent(&config.dir) {
         DataDir::see_free(&config.dir)?;
     }
-    listen(&config.listen).map(drop)
+    listen(config).map(drop)
 }
 
 fn check(config: &ServerConfig) -> Result<(), ServerError> {
@@ -361,11 +361,11 @@ fn start_as(config: ServerConfig, application: Option<&str>) -> Result<Server, S
     check(&config)?;
     // In a new directory the server makes nothing before it has its addresses, so that a taken port leaves no
     // files. An existing space is recovered first: a client that can connect finds it ready.
-    let early = if DataDir::is_absent(&config.dir) { Some(listen(&config.listen)?) } else { None };
+    let early = if DataDir::is_absent(&config.dir) { Some(listen(&config)?) } else { None };
     let opened = open(&config, application)?;
     let listening = match early {
         Some(early) => early,
-        None => listen(&config.listen)?,
+        None => listen(&config)?,
     };
     launch(opened, listening, config.spin)
 }
@@ -410,9 +410,10 @@ pub(super) fn launch(
 }
 
 /// Listens everywhere, or nowhere.
-pub(super) fn listen(wanted: &[Address]) -> Result<Vec<Listening>, ServerError> {
-    let listened = wanted.iter().map(|address| {
-        address.listen().map_err(|source| ServerError::Listen { address: address.clone(), source })
+pub(super) fn listen(config: &ServerConfig) -> Result<Vec<Listening>, ServerError> {
+    let listened = config.listen.iter().map(|address| {
+        let listening = address.listen(config.network.socket_mode);
+        listening.map_err(|source| ServerError::Listen { address: address.clone(), source })
     });
     listened.collect()
 }
@@ -431,7 +432,7 @@ fn prepare(
         ..EventsConfig::default()
     })?;
     let (mut files, mut udp) = (Vec::new(), Vec::new());
-    let Network { tls, allow_plain_remote } = opened.network;
+    let Network { tls, allow_plain_remote, .. } = opened.network;
     let is_remote = allow_plain_remote && listening.iter().any(|listening| !listening.address.is_local());
     if is_remote {
         tracing::warn!(

@@ -45,7 +45,7 @@ fn with_an_object() -> (TempDir, Ref<Counter>) {
 fn serve(dir: &TempDir, change: impl FnOnce(Opened) -> Opened) -> Server {
     let at = vec!["127.0.0.1:0".parse().unwrap(), Address::Unix(dir.path().join("socket"))];
     let config = ServerConfig { listen: at, ..ServerConfig::new(dir.path()) };
-    let listening = listen(&config.listen).unwrap();
+    let listening = listen(&config).unwrap();
     launch(change(open(&config, None).unwrap()), listening, None).unwrap()
 }
 

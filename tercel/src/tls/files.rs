@@ -24,6 +24,7 @@ use super::anew::Anew;
 use super::der::not_after;
 use super::verify::Verifier;
 use crate::identity::Identity;
+use crate::private::see_private;
 
 /// The certificate of this process, its key, and the authorities that it trusts, as files of one directory:
 /// `tls.crt`, `tls.key` and `ca.crt`, in PEM. `tercel cert` makes such directories, and so does a secret of
@@ -54,6 +55,7 @@ struct Inner {
 struct Pair {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    verifier: Arc<Verifier>,
     identity: Identity,
     /// Seconds since 1970.
     ends: i64,
@@ -116,6 +118,11 @@ impl Tls {
         self.inner.pair.with(|pair| pair.server.clone())
     }
 
+    /// The rule by which others count, as of the last look: no file is read for it.
+    pub(crate) fn verifier(&self) -> Arc<Verifier> {
+        self.inner.pair.last(|pair| pair.verifier.clone())
+    }
+
     /// The state of the certificate at the last look: no file is read for it.
     pub(crate) fn last_status(&self) -> TlsStatus {
         self.status_of(self.inner.pair.last(Pair::clone))
@@ -170,12 +177,13 @@ impl Pair {
 
         let server = ServerConfig::builder_with_provider(provider);
         let server = server.with_protocol_versions(&versions).map_err(unfit)?;
-        let server = server.with_client_cert_verifier(verifier);
+        let server = server.with_client_cert_verifier(verifier.clone());
         let mut server = server.with_single_cert(chain, private).map_err(unfit)?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.alpn_protocols = vec![protocol()];
-        Ok(Pair { client: Arc::new(client), server: Arc::new(server), identity, ends })
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        Ok(Pair { client, server, verifier, identity, ends })
     }
 }
 
@@ -202,6 +210,7 @@ pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
 
 /// The key of a file.
 pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    see_private(file);
     PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|why| wrong(file, format!("it has no key: {why}")))
 }
 

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use super::{Sealed, Unsealed};
+use super::{Sealed, Tls, Unsealed};
 
 /// A handshake that is under way.
-pub(crate) struct Handshake {
+pub struct Handshake {
     connection: Box<Connection>,
     /// Bytes of the other end so far.
     came: usize,
 }
 
 /// The state of a handshake.
-pub(crate) enum Step {
+pub enum Step {
     /// The other end has to say more.
     More(Handshake),
     /// The other end is known.
@@ -26,6 +26,14 @@ pub(crate) enum Step {
 }
 
 impl Handshake {
+    /// Begins one at each end: the first waits for what the other opens, whose words are appended.
+    ///
+    /// # Errors
+    /// As those of the library.
+    pub fn both(tls: &Tls, out: &mut Vec<u8>) -> Result<[Handshake; 2], Unsealed> {
+        Ok([Handshake::accept(tls.server())?, Handshake::open(tls.client(), out)?])
+    }
+
     /// Begins one that the other end opens.
     pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<Handshake, Unsealed> {
         Ok(Handshake { connection: Box::new(ServerConnection::new(config)?.into()), came: 0 })
@@ -41,13 +49,16 @@ impl Handshake {
     }
 
     /// Returns how many bytes may be received before the other end is known.
-    pub(crate) fn bytes_left(&self) -> usize {
+    pub fn bytes_left(&self) -> usize {
         UNKNOWN_BYTES_MAX - self.came
     }
 
     /// Takes bytes that arrived, at most [`Handshake::bytes_left`]. What is to be sent is appended, also if
     /// the handshake fails: the other end is told why.
-    pub(crate) fn step(mut self, mut arrived: &[u8], out: &mut Vec<u8>) -> Result<Step, Unsealed> {
+    ///
+    /// # Errors
+    /// If the other end says what it must not, or is nobody that counts.
+    pub fn step(mut self, mut arrived: &[u8], out: &mut Vec<u8>) -> Result<Step, Unsealed> {
         self.came += arrived.len();
         while !arrived.is_empty() {
             let read =

@@ -31,8 +31,12 @@ pub use anew::Anew;
 #[doc(hidden)]
 pub use files::{ENDLESS, certificates, days_left, end_of, private_key, wrong};
 pub use files::{Tls, TlsError, TlsStatus};
-pub(crate) use handshake::{Handshake, Step};
-pub(crate) use sealed::{SECRET_BYTES, Sealed, sealed_bytes};
+#[doc(hidden)]
+pub use handshake::{Handshake, Step};
+#[doc(hidden)]
+pub use sealed::Sealed;
+pub(crate) use sealed::{SECRET_BYTES, sealed_bytes};
+pub(crate) use verify::{Shown, Verifier};
 
 /// The first byte of a TLS handshake. No message of Tercel begins so.
 pub(crate) const FIRST_BYTE: u8 = 0x16;
@@ -42,7 +46,7 @@ pub(crate) const PLAIN_HERE: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
 
 /// The reason for which a connection is not sealed, or no longer.
 #[derive(Debug, Error)]
-pub(crate) enum Unsealed {
+pub enum Unsealed {
     /// The other end has ended the connection.
     #[error("the other end ended the connection")]
     Ended,

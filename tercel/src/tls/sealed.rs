@@ -11,10 +11,11 @@ use tercel_datagram::seal::KEY_BYTES;
 
 use super::Unsealed;
 use super::der::not_after;
+use super::verify::Shown;
 use crate::identity::Identity;
 
 /// One end of a sealed connection.
-pub(crate) struct Sealed {
+pub struct Sealed {
     connection: Connection,
     identity: Identity,
     /// The end of the other end's certificate, in seconds since 1970.
@@ -41,6 +42,13 @@ impl Sealed {
         &self.identity
     }
 
+    /// The certificates that the other end has shown.
+    pub(crate) fn shown(&self) -> Shown {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        let chain = chain.iter().map(|one| one.clone().into_owned()).collect();
+        Shown { chain, serves: matches!(self.connection, Connection::Client(_)) }
+    }
+
     /// Says whether the other end's certificate has ended, by a clock that counts from 1970.
     pub(crate) fn has_ended(&self, now: Duration) -> bool {
         self.ends < now.as_secs().try_into().unwrap_or(i64::MAX)
@@ -61,7 +69,7 @@ impl Sealed {
     ///
     /// # Errors
     /// If the bytes are not as they were sent, or the other end has ended the connection.
-    pub(crate) fn open(&mut self, mut arrived: &[u8], plain: &mut Vec<u8>) -> Result<(), Unsealed> {
+    pub fn open(&mut self, mut arrived: &[u8], plain: &mut Vec<u8>) -> Result<(), Unsealed> {
         take_plain(&mut self.connection, plain);
         while !arrived.is_empty() {
             match self.connection.read_tls(&mut arrived) {
@@ -79,7 +87,7 @@ impl Sealed {
     ///
     /// # Errors
     /// If so much was sealed that the keys are used up, which no connection lives to see.
-    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Unsealed> {
+    pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Unsealed> {
         let failed = |why: std::io::Error| Unsealed::Failed(why.to_string());
         self.connection.writer().write_all(plain).map_err(failed)?;
         out.reserve(sealed_bytes(plain.len()));

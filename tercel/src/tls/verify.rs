@@ -16,14 +16,22 @@ use rustls::{
     RootCertStore, SignatureScheme,
 };
 
+use super::Unsealed;
 use crate::identity::{Identity, Unnamed};
 
 /// Verifies the other end of a handshake.
 #[derive(Debug)]
-pub(super) struct Verifier {
+pub(crate) struct Verifier {
     roots: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
     provider: Arc<CryptoProvider>,
+}
+
+/// The certificates that the other end of a connection has shown, its own first.
+pub(crate) struct Shown {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    /// The other end serves.
+    pub(super) serves: bool,
 }
 
 impl Verifier {
@@ -34,6 +42,29 @@ impl Verifier {
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
         let clients = clients.build().map_err(|why| why.to_string())?;
         Ok(Verifier { roots, clients, provider: provider.clone() })
+    }
+
+    /// Says whether an authority counted by another rule that does not by this one.
+    pub(crate) fn lacks_one_of(&self, other: &Verifier) -> bool {
+        other.roots.roots.iter().any(|root| !self.roots.roots.contains(root))
+    }
+
+    /// Verifies again what the other end of a connection has shown.
+    ///
+    /// # Errors
+    /// If it would not be let in now.
+    pub(crate) fn verify(&self, shown: &Shown) -> Result<(), Unsealed> {
+        let [certificate, chain @ ..] = &shown.chain[..] else { return Err(Unsealed::Unnamed) };
+        let now = UnixTime::now();
+        match shown.serves {
+            // The name of a host means nothing.
+            true => {
+                let name = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
+                self.verify_server_cert(certificate, chain, &name, &[], now).map(drop)?;
+            }
+            false => self.verify_client_cert(certificate, chain, now).map(drop)?,
+        }
+        Ok(())
     }
 
     fn signature(

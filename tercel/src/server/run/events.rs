@@ -133,15 +133,20 @@ impl Loop {
     pub(super) fn end_with_certificates(&mut self, core: &mut Core, now: Now) {
         for (stream, principal) in self.queue.ended_certificates() {
             self.journal.unsealed(&format!("the certificate of {principal} has ended"));
-            let of_group = self.group.as_ref();
-            let key = match of_group {
-                Some(group) if group.is_to_member(stream) => PEER_KEY,
-                Some(group) if group.upstream(stream).is_some() => UPSTREAM_KEY,
-                _ => 0,
-            };
-            let conn = self.conn_of(stream, key);
-            self.ended(core, now, (stream, key, conn));
+            self.end_sealed(core, now, stream);
         }
+    }
+
+    /// Ends a sealed connection, whoever made it.
+    fn end_sealed(&mut self, core: &mut Core, now: Now, stream: Token) {
+        let of_group = self.group.as_ref();
+        let key = match of_group {
+            Some(group) if group.is_to_member(stream) => PEER_KEY,
+            Some(group) if group.upstream(stream).is_some() => UPSTREAM_KEY,
+            _ => 0,
+        };
+        let conn = self.conn_of(stream, key);
+        self.ended(core, now, (stream, key, conn));
     }
 
     /// A connection of which TLS is asked has sent its first byte.
@@ -151,7 +156,10 @@ impl Loop {
             First::Nothing => {}
             First::Handshake => _ = self.conns.insert(conn, Peer::Unknown(stream)),
             First::Plain => self.known(core, now, stream),
-            First::Refused => _ = self.conns.remove(&conn),
+            First::Refused => {
+                self.journal.stranger(self.from(stream), "it does not speak TLS");
+                self.conns.remove(&conn);
+            }
             First::Over => self.gone(core, now, conn),
         }
     }
@@ -165,7 +173,7 @@ impl Loop {
         let early = match ended {
             Ok(seal) => self.queue.sealed(stream, seal),
             Err(why) => {
-                self.journal.unsealed(&why);
+                self.journal.stranger(self.from(stream), &why);
                 None
             }
         };
@@ -179,12 +187,17 @@ impl Loop {
     /// A connection of which TLS was asked is the machine's from now on.
     fn known(&mut self, core: &mut Core, now: Now, stream: Token) {
         let conn = Conn(stream.bits());
-        let peer = self.queue.fd(stream).and_then(|socket| getpeername(socket).ok().flatten());
-        let is_local = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).is_some_and(is_this_host);
+        let is_local = self.from(stream).is_some_and(is_this_host);
         self.conns.insert(conn, Peer::Socket(stream));
         self.scheduler.connected(conn, Origin::Network);
         let who = Who { is_one_host: is_local, name: self.name_of(stream), ..Who::default() };
         core.take(now, Input::Connected(conn, who));
+    }
+
+    /// The address of the other end of a stream over a network.
+    fn from(&self, stream: Token) -> Option<SocketAddr> {
+        let socket = self.queue.fd(stream)?;
+        getpeername(socket).ok().flatten()?.try_into().ok()
     }
 
     /// The principal that the other end's certificate names. A member of another group is none here.
@@ -276,6 +289,12 @@ impl Loop {
             Post::StartSaved(member, started) => core.take(now, Input::StartSaved(member, started)),
             Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
             Post::Sealed(stream, ended) => self.sealed(core, now, stream, ended),
+            Post::Distrusted(stream, why) => {
+                self.journal.unsealed(&why);
+                if self.queue.is_sealed(stream) {
+                    self.end_sealed(core, now, stream);
+                }
+            }
             Post::Consulted(view, consult, answer) => {
                 core.take(now, Input::Consulted(view, consult, answer));
             }

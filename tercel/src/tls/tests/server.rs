@@ -161,6 +161,40 @@ fn session_ends_with_its_certificate() {
 }
 
 #[test]
+fn session_ends_with_its_authority() {
+    let (dir, own, other) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let tls = own.member(1);
+    let bundle = tls.dir().join("ca.crt");
+    std::fs::write(&bundle, own.pem.clone() + &other.pem).unwrap();
+    let (audit, tls) = (dir.path().join("audit"), Tls::open(tls.dir()).unwrap());
+    let server = Server::builder(dir.path().join("data")).listen("127.0.0.1:0").tls(tls.clone());
+    let server = server.audit(&audit).start().unwrap();
+    let client = |by: &Authority| {
+        let tls = by.client();
+        std::fs::write(tls.dir().join("ca.crt"), &own.pem).unwrap();
+        let tls = Some(Tls::open(tls.dir()).unwrap());
+        let config = ClientConfig { tls, timeout: Duration::from_secs(2), ..ClientConfig::default() };
+        Client::connect_with(&server.addresses()[0], config).unwrap()
+    };
+    let (kept, distrusted) = (client(&own), client(&other));
+    write(&kept, b"both").and(write(&distrusted, b"both")).unwrap();
+    let connects = kept.stats().client.connections;
+    std::fs::write(&bundle, &own.pem).unwrap();
+    tls.look();
+    let refused = until(|| write(&distrusted, b"too late").err());
+    assert!(matches!(refused, Error::Unavailable(_) | Error::Timeout | Error::Unknown { .. }), "{refused}");
+    write(&kept, b"still there").unwrap();
+    assert_eq!(kept.stats().client.connections, connects, "the session of the other authority goes on");
+    // Who was refused stands in the audit, without a name that nobody vouches for.
+    let line = until(|| {
+        let text = std::fs::read_to_string(&audit).unwrap_or_default();
+        text.lines().find(|line| line.contains("a connection from 127.0.0.1: ")).map(String::from)
+    });
+    assert!(line.contains("\"who\":\"anyone\"") && line.contains("`ca.crt`"), "{line}");
+    server.stop().unwrap();
+}
+
+#[test]
 fn both_are_taken_while_plain_is_allowed() {
     let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let server = Server::builder(dir.path()).listen("127.0.0.1:0").tls(authority.member(1));
