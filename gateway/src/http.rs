@@ -6,8 +6,10 @@
 //! Where the gateway speaks for callers, counters are an operator's alone, and need a client as any request.
 //! The invariant: nothing that a peer sends, withholds or leaves untaken costs more than the bounds below.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -33,7 +35,7 @@ use crate::https::FOR_EVER;
 use crate::json::call::cut;
 use crate::pace::{Link, Paced};
 
-/// Connections at once; one beyond them ends that which has been silent for longest.
+/// Connections at once; one beyond them ends one that is of no use, from the network that has most of these.
 const CONNECTIONS_MAX: usize = 1_024;
 /// The body of a request.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -45,6 +47,9 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 const SENT_BYTES_MAX: usize = 256 << 10;
 /// The silence of a peer that keeps its connection from another.
 const SILENT: Duration = Duration::from_secs(1);
+/// Time for a peer to say all of what it asks, where it keeps its connection from another: two ways to the
+/// other side of the Earth and back.
+const UNFINISHED: Duration = Duration::from_millis(500);
 /// The pause after a connection that could not be taken, because descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -63,13 +68,13 @@ pub async fn serve(
     let mut looks: Vec<_> = gate.https.clone().map(|https| task::spawn(https.look())).into_iter().collect();
     looks.extend(callers.clone().map(|callers| task::spawn(callers.look())));
     while let Some(accepted) = unless(&mut stop, listener.accept()).await {
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, from)) = accepted else {
             time::sleep(PAUSE).await;
             continue;
         };
         links.retain(|link| link.strong_count() > 0);
         let Some(Ok(room)) = unless(&mut stop, room(&connections, &links)).await else { break };
-        let link = Link::new();
+        let link = Link::new(from.ip());
         links.push(Arc::downgrade(&link));
         let at = (gate.clone(), callers.clone());
         let served = connection(stream, at, link, stop.clone(), config.idle);
@@ -84,7 +89,8 @@ pub async fn serve(
     let _ = time::timeout(config.drain, connections.acquire_many(CONNECTIONS_MAX as u32)).await;
 }
 
-/// Room for a connection: if there is none, that of the peer which has been silent for longest.
+/// Room for a connection: if there is none, that of a peer which is silent, or does not come to the end of
+/// what it asks; and of these one from the network that has most of them.
 async fn room(of: &Arc<Semaphore>, links: &[Weak<Link>]) -> Result<OwnedSemaphorePermit, AcquireError> {
     let mut wait = Duration::ZERO;
     loop {
@@ -92,8 +98,15 @@ async fn room(of: &Arc<Semaphore>, links: &[Weak<Link>]) -> Result<OwnedSemaphor
             return room;
         }
         let all = links.iter().filter_map(Weak::upgrade).filter_map(|link| Some((link.silence()?, link)));
-        let silent = all.filter(|(silence, _)| *silence >= SILENT);
-        if let Some((_, link)) = silent.max_by_key(|(silence, _)| *silence) {
+        let is_useless = |(silent, unfinished): (Duration, Duration)| {
+            // Of two requests on one connection nothing is unfinished.
+            silent >= SILENT || unfinished >= UNFINISHED && silent < unfinished
+        };
+        let useless: Vec<_> = all.filter(|(silence, _)| is_useless(*silence)).collect();
+        let mut of_network = BTreeMap::<IpAddr, usize>::new();
+        useless.iter().for_each(|(_, link)| *of_network.entry(link.from()).or_default() += 1);
+        let key = |((_, unfinished), link): &(_, Arc<Link>)| (of_network[&link.from()], *unfinished);
+        if let Some((_, link)) = useless.iter().max_by_key(|one| key(one)) {
             link.cut();
         }
         // One that was cut ends at once; else another peer is silent by then.
@@ -166,6 +179,7 @@ async fn answer(
     idle: Duration,
 ) -> Result<Answer, Infallible> {
     let begun = Instant::now();
+    link.asks();
     let (mut asked, body) = Asked::of(request);
     let (route, own) = (asked.route, door.own());
     let origin = asked.origin(own).map(str::to_string);

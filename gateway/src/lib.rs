@@ -16,7 +16,8 @@
 //! | `asked`, `answer` | a request; an answer, and errors as answers |
 //! | `gate` | the state that all requests share |
 //! | `callers` | callers by their certificates or tokens, and a client that speaks for each |
-//! | `tokens` | bearers' tokens, and the issuers whose tokens count |
+//! | `tokens`, `keysets` | bearers' tokens, the issuers whose tokens count, and their keys |
+//! | `fetch` | small documents of other servers |
 //! | `pace`, `room` | how slowly an answer may be taken, and the memory of those that are |
 //! | `objects`, `servers` | objects and roots; how the servers are |
 //! | `tables` | the rows of tables and the entries of maps, a page at a time |
@@ -32,11 +33,13 @@ mod calls;
 mod claims;
 mod counts;
 pub mod exposition;
+mod fetch;
 mod gate;
 mod http;
 mod https;
 pub mod json;
 mod keys;
+mod keysets;
 mod objects;
 mod openapi;
 mod pace;

@@ -5,12 +5,14 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tercel::tools::network_of;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -21,36 +23,71 @@ const TAKEN_A_SECOND_MIN: u64 = 128 << 10;
 /// A connection, as others see it.
 #[derive(Debug)]
 pub struct Link {
+    /// The network of its peer.
+    from: IpAddr,
     taken_bytes: AtomicU64,
-    /// When its peer last sent or took something; none while the gateway works for it.
-    heard: Mutex<Option<Instant>>,
+    /// The last signs of its peer; none while the gateway works for it.
+    signs: Mutex<Option<Signs>>,
+    /// Its peer has asked for something, as a whole.
+    has_asked: AtomicBool,
     cut: watch::Sender<bool>,
 }
 
+/// When a peer last did something.
+#[derive(Debug, Clone, Copy)]
+struct Signs {
+    /// It sent or took something.
+    heard: Instant,
+    /// It asked for something, as a whole, or took something.
+    useful: Instant,
+}
+
+impl Signs {
+    fn now() -> Signs {
+        let now = Instant::now();
+        Signs { heard: now, useful: now }
+    }
+}
+
 impl Link {
-    pub fn new() -> Arc<Link> {
-        let (taken_bytes, heard) = (AtomicU64::new(0), Mutex::new(Some(Instant::now())));
-        Arc::new(Link { taken_bytes, heard, cut: watch::Sender::new(false) })
+    pub fn new(from: IpAddr) -> Arc<Link> {
+        let (taken_bytes, signs) = (AtomicU64::new(0), Mutex::new(Some(Signs::now())));
+        let (from, has_asked) = (network_of(from), AtomicBool::new(false));
+        Arc::new(Link { from, taken_bytes, signs, has_asked, cut: watch::Sender::new(false) })
+    }
+
+    /// The network of its peer.
+    pub fn from(&self) -> IpAddr {
+        self.from
     }
 
     /// The gateway works for its peer, or does so no longer.
     pub fn works(&self, works: bool) {
-        *self.heard() = if works { None } else { Some(Instant::now()) };
+        *self.signs() = if works { None } else { Some(Signs::now()) };
     }
 
-    /// The time since its peer sent or took something; none while the gateway works for it.
-    pub fn silence(&self) -> Option<Duration> {
-        self.heard().map(|heard| heard.elapsed())
-    }
-
-    fn hear(&self) {
-        if let Some(heard) = &mut *self.heard() {
-            *heard = Instant::now();
+    /// Its peer has asked for something.
+    pub fn asks(&self) {
+        self.has_asked.store(true, Ordering::Relaxed);
+        if let Some(signs) = &mut *self.signs() {
+            *signs = Signs::now();
         }
     }
 
-    fn heard(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The times since its peer sent or took something, and since it asked for something or took some;
+    /// none while the gateway works for it.
+    pub fn silence(&self) -> Option<(Duration, Duration)> {
+        self.signs().map(|signs| (signs.heard.elapsed(), signs.useful.elapsed()))
+    }
+
+    fn hear(&self) {
+        if let Some(signs) = &mut *self.signs() {
+            signs.heard = Instant::now();
+        }
+    }
+
+    fn signs(&self) -> MutexGuard<'_, Option<Signs>> {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The bytes that its peer has taken so far.
@@ -100,7 +137,11 @@ impl<S> Paced<S> {
             under_way.bytes += bytes;
             under_way.wait = None;
             self.link.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.link.hear();
+            // Of a handshake a peer takes bytes, too.
+            match self.link.has_asked.load(Ordering::Relaxed) {
+                true => self.link.signs().iter_mut().for_each(|signs| *signs = Signs::now()),
+                false => self.link.hear(),
+            }
             return Poll::Ready(written);
         }
         let takes = Duration::from_secs_f64(under_way.bytes as f64 / TAKEN_A_SECOND_MIN as f64);

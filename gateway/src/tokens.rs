@@ -1,4 +1,5 @@
-//! Bearers' tokens: JWT (RFC 7519) of issuers that the operator names, signed by keys in files (RFC 7517).
+//! Bearers' tokens: JWT (RFC 7519) of issuers that the operator names, signed by keys in files or at URLs
+//! (RFC 7517).
 //!
 //! An issuer has a name of our own, under which its subjects are principals: `token:NAME/SUBJECT`. The
 //! algorithm is never the token's choice: a key has one, and the issuer's list must have it. The invariant: a
@@ -7,21 +8,20 @@
 //! The signatures are checked by `ring`, which TLS uses as well. Libraries for JWT bring a second set of
 //! algorithms, or want to be installed for the whole process.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use ring::signature::{
-    ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
-};
 use serde::Deserialize;
 use tercel::access::Principal;
 use tercel::tools::certificates::Anew;
 use tercel::tools::wire::access::PRINCIPAL_NAME_BYTES_MAX;
+
+use crate::keysets::{Algorithm, Fetched, Key, keys_of};
 
 /// The issuers whose tokens count, as a file that is read anew once it changes, or one of their keys.
 #[derive(Clone)]
@@ -43,56 +43,20 @@ struct NamedIssuer {
     issuer: String,
     audience: String,
     algorithms: Vec<Algorithm>,
-    /// The file of its keys; from the directory of this one.
-    keys: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-enum Algorithm {
-    ES256,
-    EdDSA,
-    RS256,
+    /// The file of its keys, from the directory of this one, or their URL.
+    keys: String,
 }
 
 /// An issuer with its keys.
 struct Issuer {
     of: NamedIssuer,
-    keys: Vec<Key>,
+    keys: Keys,
 }
 
-struct Key {
-    id: Option<String>,
-    algorithm: Algorithm,
-    key: Bytes,
-}
-
-/// The bytes of a public key.
-enum Bytes {
-    /// A point, or what the algorithm takes for one.
-    Whole(Vec<u8>),
-    Rsa {
-        n: Vec<u8>,
-        e: Vec<u8>,
-    },
-}
-
-/// A set of keys. Keys for other uses and of other kinds are left out.
-#[derive(Deserialize)]
-struct KeySet {
-    keys: Vec<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct NamedKey {
-    kid: Option<String>,
-    r#use: Option<String>,
-    alg: Option<String>,
-    kty: String,
-    crv: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
+/// The keys of an issuer.
+enum Keys {
+    Read(Arc<Vec<Key>>),
+    At(Fetched),
 }
 
 #[derive(Deserialize)]
@@ -141,6 +105,9 @@ pub enum Unproven {
     /// No key of the issuer has signed it.
     #[error("no key of its issuer has signed it")]
     Signature,
+    /// The keys of the issuer could not be fetched so far.
+    #[error("the keys of its issuer could not be fetched so far: send it again")]
+    NoKeys,
     /// The token is for another audience.
     #[error("it is for another audience")]
     Audience,
@@ -171,7 +138,9 @@ impl Tokens {
     /// If a file is missing or is not of its form.
     pub fn open(file: &Path) -> Result<Tokens, TokensError> {
         let mut files = vec![file.to_path_buf()];
-        files.extend(named(file)?.iter().map(|issuer| issuer.keys.clone()));
+        let of_keys =
+            |issuer: &NamedIssuer| (!Fetched::is_url(&issuer.keys)).then(|| issuer.keys.clone().into());
+        files.extend(named(file)?.iter().filter_map(of_keys));
         let file = file.to_path_buf();
         let make = move || {
             let issuers: Result<Vec<Issuer>, _> =
@@ -185,15 +154,18 @@ impl Tokens {
     ///
     /// # Errors
     /// If it does not count.
-    pub(crate) fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, Unproven> {
+    #[doc(hidden)]
+    pub fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, Unproven> {
         // Others judge theirs meanwhile.
         let issuers = self.0.last(Arc::clone);
         judge(&issuers, token, now)
     }
 
-    /// Looks at the files.
+    /// Looks at the files, and fetches the sets of keys whose time it is.
     pub(crate) fn look(&self) {
         self.0.look();
+        let issuers = self.0.last(Arc::clone);
+        issuers.iter().filter_map(Issuer::fetched).for_each(|keys| keys.look(Instant::now()));
     }
 
     /// Has the state of the files be told to Prometheus.
@@ -202,6 +174,13 @@ impl Tokens {
         gauge.set(self.0.problem().is_some().into());
         let help = "1 if new files of tokens do not count, and those before stay in use";
         registry.register("gateway_tokens_outdated", help, gauge);
+        let gauge = Gauge::<i64>::default();
+        let failing = |all: &Arc<Vec<Issuer>>| {
+            all.iter().filter_map(Issuer::fetched).filter(|of| of.is_failing()).count()
+        };
+        gauge.set(self.0.last(failing) as i64);
+        let help = "issuers whose keys could not be fetched the last time";
+        registry.register("gateway_tokens_unfetched", help, gauge);
     }
 }
 
@@ -225,57 +204,43 @@ fn named(file: &Path) -> Result<Vec<NamedIssuer>, TokensError> {
         if issuers[i].algorithms.is_empty() {
             return Err(wrong(file, format!("the issuer `{name}` has no algorithms")));
         }
-        issuers[i].keys = dir.join(&issuers[i].keys);
+        match Fetched::is_url(&issuers[i].keys) {
+            true => Fetched::check(&issuers[i].keys).map_err(|why| wrong(file, why))?,
+            false => issuers[i].keys = dir.join(&issuers[i].keys).display().to_string(),
+        }
     }
     Ok(issuers)
 }
 
 impl Issuer {
     fn read(file: &Path, of: NamedIssuer) -> Result<Issuer, TokensError> {
-        let text = std::fs::read(&of.keys).map_err(|e| wrong(&of.keys, e.to_string()))?;
-        let set: KeySet =
-            serde_json::from_slice(&text).map_err(|e| wrong(&of.keys, format!("as a set of keys: {e}")))?;
-        let keys: Vec<Key> = set.keys.into_iter().filter_map(|key| Key::of(key, &of.algorithms)).collect();
+        if Fetched::is_url(&of.keys) {
+            // It answers meanwhile, and takes no token of an issuer whose keys it does not have.
+            let keys = Fetched::new(&of.keys, &of.algorithms);
+            keys.look(Instant::now());
+            return Ok(Issuer { of, keys: Keys::At(keys) });
+        }
+        let from = Path::new(&of.keys);
+        let text = std::fs::read(from).map_err(|e| wrong(from, e.to_string()))?;
+        let keys = keys_of(&text, &of.algorithms).map_err(|why| wrong(from, why))?;
         match keys.is_empty() {
             true => Err(wrong(file, format!("the issuer `{}` has no key of its algorithms", of.name))),
-            false => Ok(Issuer { of, keys }),
+            false => Ok(Issuer { of, keys: Keys::Read(keys.into()) }),
         }
     }
-}
 
-impl Key {
-    /// A key that may sign by one of these algorithms.
-    fn of(key: serde_json::Value, algorithms: &[Algorithm]) -> Option<Key> {
-        let key: NamedKey = serde_json::from_value(key).ok()?;
-        let bytes = |text: &Option<String>| BASE64.decode(text.as_deref()?).ok();
-        let (algorithm, name, material) = match (key.kty.as_str(), key.crv.as_deref()) {
-            ("EC", Some("P-256")) => {
-                let (x, y) = (bytes(&key.x)?, bytes(&key.y)?);
-                let point = [&[UNCOMPRESSED][..], &x, &y].concat();
-                let whole = (x.len() == 32 && y.len() == 32).then_some(Bytes::Whole(point));
-                (Algorithm::ES256, "ES256", whole?)
-            }
-            ("OKP", Some("Ed25519")) => (Algorithm::EdDSA, "EdDSA", Bytes::Whole(bytes(&key.x)?)),
-            ("RSA", _) => (Algorithm::RS256, "RS256", Bytes::Rsa { n: bytes(&key.n)?, e: bytes(&key.e)? }),
-            _ => return None,
-        };
-        let is_for_this = key.r#use.is_none_or(|of| of == "sig") && key.alg.is_none_or(|alg| alg == name);
-        let is_taken = is_for_this && algorithms.contains(&algorithm);
-        is_taken.then_some(Key { id: key.kid, algorithm, key: material })
+    fn fetched(&self) -> Option<&Fetched> {
+        match &self.keys {
+            Keys::At(keys) => Some(keys),
+            Keys::Read(_) => None,
+        }
     }
 
-    fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
-        let verified = match (&self.key, self.algorithm) {
-            (Bytes::Whole(key), Algorithm::ES256) => {
-                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key).verify(message, signature)
-            }
-            (Bytes::Whole(key), _) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature),
-            (Bytes::Rsa { n, e }, _) => {
-                let key = RsaPublicKeyComponents { n, e };
-                key.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
-            }
-        };
-        verified.is_ok()
+    fn keys(&self) -> Arc<Vec<Key>> {
+        match &self.keys {
+            Keys::Read(keys) => keys.clone(),
+            Keys::At(keys) => keys.keys(),
+        }
     }
 }
 
@@ -298,10 +263,15 @@ fn judge(issuers: &[Issuer], token: &str, now: SystemTime) -> Result<Bearer, Unp
         return Err(Unproven::Algorithm);
     }
     let signature = decoded(signature)?;
-    let may_have = |key: &&Key| {
-        key.algorithm == header.alg && (header.kid.is_none() || key.id.is_none() || key.id == header.kid)
-    };
-    let mut keys = issuer.keys.iter().filter(may_have).take(TRIED_MAX);
+    let all = issuer.keys();
+    let may_have = |key: &&Key| key.may_have_signed(header.alg, header.kid.as_deref());
+    if let Some(fetched) = issuer.fetched()
+        && !all.iter().any(|key| may_have(&key))
+    {
+        fetched.lacks_one();
+        return Err(if all.is_empty() { Unproven::NoKeys } else { Unproven::Signature });
+    }
+    let mut keys = all.iter().filter(may_have).take(TRIED_MAX);
     if !keys.any(|key| key.has_signed(message.as_bytes(), &signature)) {
         return Err(Unproven::Signature);
     }
@@ -328,9 +298,6 @@ const TOKEN_BYTES_MAX: usize = 8 << 10;
 
 /// Keys that are tried for a token without the id of one.
 const TRIED_MAX: usize = 8;
-
-/// The first byte of a point of which both numbers stand.
-const UNCOMPRESSED: u8 = 4;
 
 /// Seconds by which an issuer's clock may be ahead.
 const LEEWAY_S: f64 = 30.0;

@@ -29,7 +29,7 @@ pub struct Papers {
     authority: CertifiedIssuer<'static, KeyPair>,
 }
 
-type Answer = Result<(u16, String), String>;
+pub type Answer = Result<(u16, String), String>;
 type Caller = StreamOwned<ClientConnection, TcpStream>;
 
 impl Papers {
@@ -96,7 +96,7 @@ impl Papers {
     }
 
     /// Asks as a caller that trusts this authority, by the name of a host.
-    fn ask(&self, at: SocketAddr, host: &str, caller: Option<(String, String)>) -> Answer {
+    pub fn ask(&self, at: SocketAddr, host: &str, caller: Option<(String, String)>) -> Answer {
         self.ask_with(at, host, caller, "")
     }
 

@@ -2,14 +2,16 @@
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tercel_gateway::Config;
 
 use crate::common::{World, head};
+use crate::https::Papers;
 
 /// A connection whose system takes a few bytes for a program that takes none.
 fn narrow(at: SocketAddr) -> TcpStream {
@@ -67,6 +69,50 @@ fn silent_peers_give_way_to_others() {
     assert_eq!(world.get("/v1/health").status, 200);
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     drop(silent);
+}
+
+/// Strangers that fill all places, and each say a byte of a request or of a handshake now and then.
+#[test]
+fn peers_that_drip_hold_nobody_up() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let papers = Papers::new();
+    let https = World::with(|config| Config { https: Some(papers.https(false)), ..config });
+    let plain = World::new();
+    for (at, said) in [(https.at(), &b"\x16\x03\x01\x02\x00\x01"[..]), (plain.at(), b"GET /v1/")] {
+        let stranger = || {
+            let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            bind(&socket, &"127.0.0.2:0".parse::<SocketAddr>().unwrap()).unwrap();
+            connect(&socket, &at).unwrap();
+            TcpStream::from(socket)
+        };
+        let mut strangers: Vec<TcpStream> = (0..2 * CONNECTIONS).map(|_| stranger()).collect();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for byte in said.iter().chain(std::iter::repeat(&b'a')) {
+                    for one in &mut strangers {
+                        // One that was cut comes again.
+                        if one.write(&[*byte]).is_err() {
+                            *one = stranger();
+                        }
+                    }
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    thread::park_timeout(Duration::from_millis(100));
+                }
+            });
+            let begun = Instant::now();
+            match at == plain.at() {
+                true => assert_eq!(plain.get("/v1/health").status, 200),
+                false => assert_eq!(papers.ask(at, "localhost", None).map(|(status, _)| status), Ok(200)),
+            }
+            let took = begun.elapsed();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(took < Duration::from_secs(5), "{took:?}");
+        });
+    }
 }
 
 /// The number that the guide names.

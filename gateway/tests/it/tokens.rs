@@ -1,9 +1,11 @@
 //! Callers with tokens, and pages of other sites.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine;
@@ -15,6 +17,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tercel::access::grant;
 use tercel_gateway::{Config, Tokens};
+use tercel_testkit::process::until;
 
 use crate::common::{Got, World, head, request};
 use crate::https::Papers;
@@ -334,6 +337,53 @@ fn console_asks_for_token_and_follows() {
     let shown = said["shown"].as_array().unwrap();
     let purses = shown.iter().filter(|text| text.as_str().is_some_and(|text| text.starts_with("Purse ")));
     assert!(purses.count() >= 2, "{said}");
+}
+
+/// A login service that has its keys at a URL; none while it is away.
+fn login_service(keys: Arc<Mutex<Option<Value>>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/keys", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            while stream.read_line(&mut String::new()).is_ok_and(|n| n > 2) {}
+            let answer = keys.lock().unwrap().as_ref().map(|keys| json!({ "keys": [keys] }).to_string());
+            let (status, body) = answer.map_or(("503 Away", String::new()), |body| ("200 OK", body));
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.get_mut().write_all((head + &body).as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn keys_at_a_url_may_come_late() {
+    let (signer, keys) = (Signer::ec(), Arc::new(Mutex::new(None)));
+    let dir = tempfile::tempdir().unwrap();
+    let issuer = |keys: &str| {
+        let text = json!({"name": "corp", "issuer": ISSUER, "audience": "tercel", "algorithms": ["ES256"], "keys": keys});
+        std::fs::write(dir.path().join("issuers.json"), json!({ "issuers": [text] }).to_string()).unwrap();
+        Tokens::open(&dir.path().join("issuers.json"))
+    };
+    let tokens = Some(issuer(&login_service(keys.clone())).unwrap());
+    let world = World::at_socket(|config| Config { tokens, ..config });
+    let own = format!("uid:{}", rustix::process::getuid().as_raw());
+    for (who, role) in [(own.as_str(), "speak-for"), ("token:corp/ann", "read")] {
+        let servers = world.server.addresses()[0].clone().into();
+        grant(&servers, None, &who.parse().unwrap(), &role.parse().unwrap()).unwrap();
+    }
+    let get = || {
+        let bearer = format!("Bearer {}", signer.token("ann", 60.0));
+        request(world.at(), "GET", "/v1/roots", &[("Authorization", &bearer)], "")
+    };
+    let refused = get();
+    assert_eq!(refused.status, 401);
+    assert!(refused.body.contains("could not be fetched"), "{refused:?}");
+    *keys.lock().unwrap() = Some(signer.public("a"));
+    // It looks again every ten seconds.
+    until(|| (get().status == 200).then_some(()));
+    let refused = issuer("http://login.example.org/keys").unwrap_err().to_string();
+    assert!(refused.contains("name it with https://"), "{refused}");
 }
 
 #[test]
