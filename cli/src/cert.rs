@@ -15,6 +15,7 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, SanType,
 };
 use serde_json::json;
+use tercel::tools::certificates::certificates;
 use tercel::{Tls, TlsStatus};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::say;
@@ -198,6 +199,17 @@ fn renew(args: &args::CertRenew) -> Outcome {
     let dir = &args.dir;
     let authority = Authority::open(&args.ca)?;
     let of = Named::of(&open(dir)?.status())?;
+    let in_bundle = |name: &str| certificates(&args.dir.join(name)).map_err(|e| Failure::new(e.to_string()));
+    let by = certificates(&args.ca.join(AUTHORITY_NAME)).map_err(|e| Failure::new(e.to_string()))?;
+    if !in_bundle(AUTHORITY_NAME)?.iter().any(|one| by.contains(one)) {
+        let text = format!(
+            "the authority in {} is not among those in {}",
+            args.ca.display(),
+            dir.join(AUTHORITY_NAME).display()
+        );
+        let next = "name with --ca the one that signed it; a new authority goes into the bundles ca.crt of all ends first";
+        return Err(Failure::new(text).next(next));
+    }
     let (certificate, key) = authority.sign(&of, args.days)?;
     // The key goes first: whoever reads between the two finds that they do not fit, and looks again.
     for (name, text) in [(KEY_NAME, &key), (CERTIFICATE_NAME, &certificate)] {

@@ -114,16 +114,24 @@ fn status(args: &args::GroupStatus) -> Outcome {
         }
     }
     // All are asked at once: one that is silent takes its whole time.
-    let told = thread::scope(|scope| {
+    let answers = thread::scope(|scope| {
         let asked = known.into_iter().map(|address| {
             let servers = servers.at(address);
-            scope.spawn(move || status_of(servers, PATIENCE).ok().and_then(Told::of))
+            scope.spawn(move || status_of(servers, PATIENCE))
         });
         let asked: Vec<_> = asked.collect();
-        asked.into_iter().filter_map(|told| told.join().ok().flatten()).collect::<Vec<_>>()
+        asked.into_iter().filter_map(|told| told.join().ok()).collect::<Vec<_>>()
     });
+    let denied = answers.iter().find_map(|answer| match answer {
+        Err(e @ Error::Denied(_)) => Some(e.clone()),
+        _ => None,
+    });
+    let told: Vec<Told> = answers.into_iter().flatten().filter_map(Told::of).collect();
     let best = told.iter().max_by_key(|told| (told.group.leads, told.group.view));
-    let best = best.ok_or_else(|| Failure::new(format!("no member of a group answers at {servers}")))?;
+    let best = best.ok_or_else(|| match denied {
+        Some(denied) => refused(denied),
+        None => Failure::new(format!("no member of a group answers at {servers}")),
+    })?;
     let group = &best.group;
     let code = if group.leader.is_none() { ExitCode::from(NOT_NOW) } else { ExitCode::SUCCESS };
     if args.json {

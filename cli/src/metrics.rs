@@ -7,11 +7,13 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tercel::Addresses;
+use tercel::{Addresses, Tls};
 use tercel_gateway::exposition::Exposition;
+use tercel_gateway::status::{scraped, scraped_certificate};
 use tercel_term::fail::Failure;
 
 /// The door at which scrapes come.
@@ -37,8 +39,8 @@ impl Metrics {
     ///
     /// # Errors
     /// If the system refuses the thread.
-    pub fn serve(self, of: Addresses) -> io::Result<()> {
-        let Metrics(listener) = self;
+    pub fn serve(self, of: Addresses, tls: Option<Tls>) -> io::Result<()> {
+        let (Metrics(listener), of) = (self, Arc::new((of, tls)));
         thread::Builder::new().name("tercel-metrics".into()).spawn(move || {
             let mut peers = Peers::default();
             for stream in listener.incoming() {
@@ -58,7 +60,7 @@ struct Peers(VecDeque<(TcpStream, JoinHandle<()>)>);
 
 impl Peers {
     /// Answers one more. If there are too many, the oldest ends: it had more time than any other.
-    fn take(&mut self, stream: TcpStream, of: &Addresses) -> io::Result<()> {
+    fn take(&mut self, stream: TcpStream, of: &Arc<(Addresses, Option<Tls>)>) -> io::Result<()> {
         let Peers(all) = self;
         all.retain(|(_, thread)| !thread.is_finished());
         if all.len() >= AT_ONCE_MAX
@@ -79,7 +81,7 @@ impl Peers {
 }
 
 /// Answers one request, then closes.
-fn answer(stream: &mut TcpStream, of: &Addresses) -> io::Result<()> {
+fn answer(stream: &mut TcpStream, of: &(Addresses, Option<Tls>)) -> io::Result<()> {
     let head = head(stream)?;
     let mut words = head.split(' ');
     let (status, kind, body) = match (words.next(), words.next()) {
@@ -126,10 +128,17 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// The server's status as OpenMetrics.
-fn scrape(of: &Addresses) -> Result<String, String> {
-    let status = tercel::group::status_of(of.clone(), PATIENCE).map_err(|e| format!("{e}\n"))?;
-    tercel_gateway::status::scraped(Some(&status), |_| ()).map_err(|e| format!("{e}\n"))
+/// The server's status as OpenMetrics. With a certificate that has ended the server lets in nobody, this
+/// process included: then there is the row that says so, and no other.
+fn scrape((of, tls): &(Addresses, Option<Tls>)) -> Result<String, String> {
+    let status = tercel::group::status_of(of.clone(), PATIENCE);
+    let days = tls.as_ref().map(|tls| tls.status().days_left).filter(|days| *days < 0);
+    let scraped = match (&status, days) {
+        (Ok(status), _) => scraped(Some(status), |_| ()),
+        (Err(_), Some(days)) => scraped_certificate(days),
+        (Err(e), None) => return Err(format!("{e}\n")),
+    };
+    scraped.map_err(|e| format!("{e}\n"))
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";

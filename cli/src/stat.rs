@@ -83,6 +83,7 @@ fn shown(status: &ServerStatus, fields: &Value) {
         across(&leading.across, &fields["across"]);
     }
     if let Some(days) = status.network.certificate_days_left {
+        let days = days.max(0);
         hang(&format!("{:<16} {days:>16}  days until the server's certificate ends", "certificate"), 35);
     }
     let leading = status.leading.iter().flat_map(|leading| &leading.warnings);

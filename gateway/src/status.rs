@@ -3,9 +3,10 @@
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tercel::status::{Group, Syncs};
+use tercel::status::{Group, Network, Syncs};
 use tercel::{Health, HealthState, ServerStatus};
 
 /// A status as OpenMetrics, if there is one, and what else registers itself.
@@ -24,6 +25,18 @@ pub fn scraped(
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     Ok(body)
+}
+
+/// The one row of a server that nobody can ask, because its certificate has ended.
+///
+/// # Errors
+/// As [`scraped`].
+pub fn scraped_certificate(days_left: i64) -> Result<String, std::fmt::Error> {
+    scraped(None, |registry| {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(days_left);
+        registry.register(CERTIFICATE_DAYS, CERTIFICATE_HELP, gauge);
+    })
 }
 
 /// A server's health.
@@ -68,6 +81,7 @@ impl Collector for Scraped {
             let help = format!("{label}: {meaning}");
             encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?.encode_gauge(&value)?;
         }
+        network(&status.network, &mut encoder)?;
         syncs(&status.storage.syncs, &mut encoder)?;
         match &status.group {
             Some(of) => group(of, &fields["group"], &mut encoder),
@@ -77,6 +91,26 @@ impl Collector for Scraped {
 }
 
 type NoLabels = [(&'static str, &'static str); 0];
+
+/// The server's certificate, and whether others may connect without one.
+fn network(of: &Network, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    let flags = [
+        ("certificate_outdated", of.certificate_outdated, "1 if new files of the certificate do not count"),
+        ("plain_remote", of.plain_remote, "1 if other machines may connect in plain words"),
+    ];
+    for (name, is_set, help) in flags {
+        encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&u64::from(is_set))?;
+    }
+    if let Some(days) = of.certificate_days_left {
+        let metric = encoder.encode_descriptor(CERTIFICATE_DAYS, CERTIFICATE_HELP, None, MetricType::Gauge);
+        metric?.encode_gauge(&days)?;
+    }
+    Ok(())
+}
+
+/// The row of a server's certificate.
+const CERTIFICATE_DAYS: &str = "certificate_days_left";
+const CERTIFICATE_HELP: &str = "whole days until the server's certificate ends";
 
 /// The times of the log's syncs, in seconds.
 fn syncs(syncs: &Syncs, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {

@@ -171,6 +171,14 @@ fn certificates_are_their_owners_alone() {
     assert_eq!((&shown["principal"], &shown["days_left"]), (&"member:a".into(), &3.into()));
     out(&runs.line("tercel cert renew ./a --ca ./ca").unwrap());
     assert!(out(&runs.line("tercel cert show ./a").unwrap()).contains("ends in 365 days"));
+    // Others would not know a certificate by an authority that is in no bundle yet.
+    out(&runs.line("tercel cert init ./other").unwrap());
+    let before = std::fs::read(dir.path().join("a/tls.crt")).unwrap();
+    let strange = runs.line("tercel cert renew ./a --ca ./other").unwrap();
+    assert!(
+        !strange.status.success() && in_one_line(&err(&strange)).contains("not among those in ./a/ca.crt")
+    );
+    assert_eq!(std::fs::read(dir.path().join("a/tls.crt")).unwrap(), before);
     for line in ["tercel cert member a/b --ca ./ca --out ./c", "tercel stat --tls ./ca"] {
         assert_eq!(runs.line(line).unwrap().status.code(), Some(2), "{line}");
     }
