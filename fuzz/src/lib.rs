@@ -16,6 +16,7 @@
 //! | [`ring`] | packets are written back as they were read; a member of a ring minds none |
 //! | [`keys`] | keys of maps are read as they were written or refused, and in order |
 //! | [`packages`] | any text is read or refused, however it arrives |
+//! | [`papers`] | certificates and tokens are read or refused; changed handshakes and records let nobody in |
 //! | [`step`] | any text is read or refused, however it arrives; what was read is written and read again |
 //! | [`versions`] | descriptions of other builds: what is converted for them is whole and says the same |
 //! | [`server`] | a server survives whatever is said to it |
@@ -29,6 +30,7 @@ pub mod keys;
 pub mod log;
 pub mod packages;
 pub mod page;
+pub mod papers;
 pub mod record;
 pub mod recovery;
 pub mod ring;

@@ -33,8 +33,8 @@ macro_rules! targets {
     )*};
 }
 targets!(
-    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, step, versions,
-    server, script
+    frame, record, page, log, catalogue, recovery, datagram, group, keys, ring, packages, papers, step,
+    versions, server, script
 );
 
 /// Bytes of all lengths by a seed: more than the corpus has, and the same each time.
