@@ -4,11 +4,13 @@
 //! The servers are processes, `tercel serve`, on one disk, and the archive is a directory on it. Commits are
 //! compared with those at a server that has no archive.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tercel::backup::{Source, backup};
 use tercel::{Address, Client, Object, Stamp};
 use tercel_archive::access::Access;
 use tercel_archive::catalogue::Catalogue;
@@ -195,8 +197,9 @@ fn lag(options: &Options, archived: &Archived) -> Result<Row, String> {
     Ok(Row { p99: Some(p99), ..Row::new("archive.lag", median(&mut all), "s", n).note(note) })
 }
 
-/// The restore of a base alone, and of the base with the commits behind it.
-fn restored(options: &Options, scratch: &Scratch) -> Result<[Row; 2], String> {
+/// A backup and its restore, a restart after a kill, and from the archive the restore of a base alone, and of
+/// the base with the commits behind it.
+fn restored(options: &Options, scratch: &Scratch) -> Result<[Row; 5], String> {
     let (megabytes, commits) = if options.quick { (64, 20_000) } else { (488, 100_000) };
     options.say(&format!("filling a space with {megabytes} MB"));
     let (data, url) =
@@ -219,7 +222,8 @@ fn restored(options: &Options, scratch: &Scratch) -> Result<[Row; 2], String> {
     })?;
     archived.wait(committers[0].stamped()?)?;
     let store = archived.store()?;
-    drop(archived);
+    let [taken, restored] = backed_up(options, scratch, &archived.address)?;
+    let recovery = recovered(options, archived.server, &data)?;
     let catalogue = Catalogue::open(&*store).map_err(failed)?;
     let base = catalogue.head.bases.first().ok_or("the archive has no base")?.clone();
     options.say("restoring");
@@ -235,10 +239,51 @@ fn restored(options: &Options, scratch: &Scratch) -> Result<[Row; 2], String> {
     }
     let entries = whole.0.entries as f64 / more;
     Ok([
+        taken,
+        restored,
+        recovery,
         Row::new("archive.restore", rate, "MB/s", bytes).note("pages of the base, durable at the end"),
         Row::new("archive.replay", entries, "entries/s", whole.0.entries)
             .note("what the commits behind the base take more"),
     ])
+}
+
+/// A backup of a server that runs, over plain files, and its restore.
+fn backed_up(options: &Options, scratch: &Scratch, of: &Address) -> Result<[Row; 2], String> {
+    options.say("a backup");
+    let (dir, data) = (scratch.join("backup"), scratch.join("restored from it"));
+    let source = Source::Server(of.clone().into());
+    let (mut taking, mut restoring, mut pages) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..3 {
+        let begin = Instant::now();
+        pages = backup(&source, &dir, |_| ()).map_err(failed)?.pages;
+        taking.push(begin.elapsed().as_secs_f64());
+        let begin = Instant::now();
+        tercel::backup::restore(&dir, &data, |_| ()).map_err(failed)?;
+        restoring.push(begin.elapsed().as_secs_f64());
+        for made in [&dir, &data] {
+            std::fs::remove_dir_all(made).map_err(failed)?;
+        }
+    }
+    let bytes = pages * tercel::tools::wire::page::PAGE_BYTES as u64;
+    let row =
+        |name, mut times: Vec<f64>| Row::new(name, bytes as f64 / 1e6 / median(&mut times), "MB/s", bytes);
+    let note = "pages, durable at the end";
+    Ok([row("backup.take", taking).note(note), row("backup.restore", restoring).note(note)])
+}
+
+/// The time from the start of a server that was killed until it listens.
+fn recovered(options: &Options, mut server: OwnProcess, data: &Path) -> Result<Row, String> {
+    options.say("restarts after kills");
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        server.kill()?;
+        let begin = Instant::now();
+        server = OwnProcess::serve(data, None, &[])?;
+        times.push(begin.elapsed().as_secs_f64() * 1e3);
+    }
+    let note = "the space above, with its commits in the log";
+    Ok(Row::new("recovery", median(&mut times), "ms", times.len() as u64).note(note))
 }
 
 /// The median of three restores, in seconds.

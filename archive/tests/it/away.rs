@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tercel_archive::catalogue::Catalogue;
 use tercel_archive::head::Head;
@@ -13,7 +13,8 @@ use crate::failing::{Failing, Fails};
 use crate::place::{Place, directories, in_each_store};
 use crate::single::{Counting, archived, restored, until};
 
-/// A store that goes away amid commits of so many megabytes. Gives the archive's gaps.
+/// A store that goes away amid commits of so many megabytes, and for the seconds of `TERCEL_TEST_AWAY_S` amid
+/// small ones. Gives the archive's gaps.
 fn away_while(megabytes: usize, log_bytes_max: u64, place: &dyn Place) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -29,6 +30,13 @@ fn away_while(megabytes: usize, log_bytes_max: u64, place: &dyn Place) -> Vec<St
     space.count(1);
     until(&writer, |status| status.trouble.is_some());
     space.fill(megabytes);
+    let end = Instant::now() + Duration::from_secs(away_s());
+    while Instant::now() < end {
+        let begun = Instant::now();
+        space.count(1);
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(5), "a commit took {took:?}");
+    }
     failing.mend();
     archived(&writer, space.last());
     let status = writer.stop();
@@ -39,8 +47,13 @@ fn away_while(megabytes: usize, log_bytes_max: u64, place: &dyn Place) -> Vec<St
     archive.head.gaps.into_iter().map(|gap| gap.why).collect()
 }
 
+fn away_s() -> u64 {
+    std::env::var("TERCEL_TEST_AWAY_S").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+}
+
 fn log_is_kept_while_the_store_is_away(place: &dyn Place) {
-    assert_eq!(away_while(40, 128 << 20, place), Vec::<String>::new());
+    let log_bytes_max = if away_s() == 0 { 128 << 20 } else { 4 << 30 };
+    assert_eq!(away_while(40, log_bytes_max, place), Vec::<String>::new());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod away;
 #[cfg(feature = "s3")]
 mod buckets;
+mod careless;
 mod failing;
 mod groups;
 mod histories;

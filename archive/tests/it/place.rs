@@ -12,11 +12,6 @@ pub trait Place {
     /// Opens the store of an archive, to write it.
     fn store(&self, archive: &str) -> Arc<dyn Store>;
 
-    /// Restores of one archive that say something new of this place: moments are found above it.
-    fn restores(&self) -> u64 {
-        20
-    }
-
     /// Gives an object other bytes, or removes it, behind the back of the store.
     fn set(&self, archive: &str, name: &str, bytes: Option<&[u8]>);
 }
@@ -29,10 +24,6 @@ pub fn directories() -> TempDir {
 impl Place for TempDir {
     fn store(&self, archive: &str) -> Arc<dyn Store> {
         Arc::new(DirStore::open(&self.path().join(archive)).unwrap())
-    }
-
-    fn restores(&self) -> u64 {
-        100
     }
 
     fn set(&self, archive: &str, name: &str, bytes: Option<&[u8]>) {
