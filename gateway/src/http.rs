@@ -1,7 +1,8 @@
 //! Connections and their bounds, and the way of a request: head, body, answer.
 //!
-//! A request that can be answered from the cache is answered on the thread that read it. Every other one goes
-//! to a thread that may wait for a server, and there are as many of these as requests may be in flight.
+//! A request that can be answered from the cache is answered on the thread that read it, and one that reads an
+//! object or the roots waits for a server as a task does. Every other one goes to a thread that may wait, and
+//! there are as many of these as requests may be in flight.
 //! Health and counters have threads of their own: an operator asks for them just when there are no others.
 //! Where the gateway speaks for callers, counters are an operator's alone, and need a client as any request.
 //! The invariant: nothing that a peer sends, withholds or leaves untaken costs more than the bounds below.
@@ -262,6 +263,10 @@ async fn waiting(
     };
     let at = gate.clone();
     link.works(true);
+    if let Some(answer) = at.awaited(&asked).await {
+        link.works(false);
+        return gate.room.hold(answer, link).await;
+    }
     let done = task::spawn_blocking(move || {
         let answer = at.answer(&asked);
         drop((asked, held));

@@ -8,7 +8,7 @@ use hyper::header::{CACHE_CONTROL, ETAG, HeaderName, IF_NONE_MATCH};
 use serde_json::{Value, json};
 use tercel::tools::stored;
 use tercel::tools::wire::layout::Layout;
-use tercel::{Error, Oref, Tx};
+use tercel::{Error, Oref, Token, Tx};
 
 use crate::answer::{self, Answer, of_type, with};
 use crate::asked::Asked;
@@ -24,11 +24,24 @@ impl Gate {
         {
             return None;
         }
-        self.object(asked, Duration::ZERO).ok()
+        let transaction = asked.transaction(&self.client, Duration::ZERO).ok()?;
+        let read = transaction.begin().and_then(|tx| read_now(&tx, &asked.path[2]));
+        read.ok().map(|found| shown(asked, &found))
     }
 
-    pub fn roots(&self, asked: &Asked) -> Result<Answer, Wrong> {
-        let roots = asked.transaction(&self.client, PATIENCE)?.run(|tx| tx.roots())?;
+    /// The answer that needs no thread of its own: what reads waits as a task does. None if that is no such
+    /// request.
+    pub async fn awaited(&self, asked: &Asked) -> Option<Answer> {
+        let answer = match asked.route {
+            Route::Object if asked.is_allowed => self.object(asked).await,
+            Route::Roots if asked.is_allowed => self.roots(asked).await,
+            _ => return None,
+        };
+        Some(answer.unwrap_or_else(|why| answer::wrong(&why)))
+    }
+
+    async fn roots(&self, asked: &Asked) -> Result<Answer, Wrong> {
+        let roots = asked.transaction(&self.client, PATIENCE)?.run_async(|tx| tx.roots()).await?;
         let roots: Vec<Value> =
             roots.iter().map(|(name, r)| json!({ "name": name, "ref": r.oref().to_string() })).collect();
         Ok(answer::json(StatusCode::OK, &json!({ "roots": roots })))
@@ -38,29 +51,38 @@ impl Gate {
     ///
     /// # Errors
     /// As the transaction that reads it.
-    pub fn object(&self, asked: &Asked, patience: Duration) -> Result<Answer, Wrong> {
-        let name = &asked.path[2];
-        let read_now = |tx: &Tx<'_>| {
-            let (oref, layout, object) = read(tx, name)?;
-            Ok((tx.as_of().token, oref, layout, object))
-        };
-        let transaction = asked.transaction(&self.client, patience)?;
-        let read = match patience.is_zero() {
-            true => transaction.begin().and_then(|tx| read_now(&tx)),
-            false => transaction.run(read_now),
-        };
-        let (token, oref, layout, object) = read?;
-        let tag = tag(oref, &object);
-        let has = asked.header(&IF_NONE_MATCH).is_some_and(|tags| {
-            tags == "*" || tags.split(',').any(|has| has.trim().trim_start_matches("W/") == tag)
-        });
-        let answer = match has {
-            true => of_type(StatusCode::NOT_MODIFIED, JSON, ""),
-            false => answer::json(StatusCode::OK, &Shown::of(oref, &layout, &object)),
-        };
-        let answer = with(with(answer, ETAG, &tag), CACHE_CONTROL, "no-cache");
-        Ok(with(answer, TOKEN, &token.to_string()))
+    async fn object(&self, asked: &Asked) -> Result<Answer, Wrong> {
+        let transaction = asked.transaction(&self.client, PATIENCE)?;
+        let found = transaction.run_async(|tx| read_now(tx, &asked.path[2])).await?;
+        Ok(shown(asked, &found))
     }
+}
+
+/// An object, and the state that it is of.
+struct Found {
+    token: Token,
+    oref: Oref,
+    layout: Arc<Layout>,
+    object: Vec<u8>,
+}
+
+fn read_now(tx: &Tx<'_>, name: &str) -> Result<Found, Error> {
+    let (oref, layout, object) = read(tx, name)?;
+    Ok(Found { token: tx.as_of().token, oref, layout, object })
+}
+
+/// The answer that shows an object, unless its caller has it.
+fn shown(asked: &Asked, Found { token, oref, layout, object }: &Found) -> Answer {
+    let tag = tag(*oref, object);
+    let has = asked.header(&IF_NONE_MATCH).is_some_and(|tags| {
+        tags == "*" || tags.split(',').any(|has| has.trim().trim_start_matches("W/") == tag)
+    });
+    let answer = match has {
+        true => of_type(StatusCode::NOT_MODIFIED, JSON, ""),
+        false => answer::json(StatusCode::OK, &Shown::of(*oref, layout, object)),
+    };
+    let answer = with(with(answer, ETAG, &tag), CACHE_CONTROL, "no-cache");
+    with(answer, TOKEN, &token.to_string())
 }
 
 /// The object that a name means, in stored form with its layout.

@@ -5,7 +5,7 @@ use hyper::header::{ALLOW, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
 
 use crate::answer::{self, Answer, of_type, refused, with};
 use crate::asked::Asked;
-use crate::gate::{Gate, PATIENCE};
+use crate::gate::Gate;
 use crate::json::call::{Wrong, cut};
 use crate::route::Route;
 
@@ -28,15 +28,15 @@ impl Gate {
                 self.status().map(|status| answer::json(StatusCode::OK, &status)).map_err(Wrong::from)
             }
             Route::Metrics => Ok(self.metrics(asked)),
-            Route::Roots => self.roots(asked),
-            Route::Object => self.object(asked, PATIENCE),
             Route::Table => self.table(asked),
             Route::Map => self.map(asked),
             Route::Services => self.services(),
             Route::Method | Route::Procedure => self.call(asked),
             Route::Console => Ok(console()),
             Route::OpenApi => self.openapi(),
-            Route::Watch | Route::None => unreachable!("it was answered before"),
+            Route::Object | Route::Roots | Route::Watch | Route::None => {
+                unreachable!("it was answered before")
+            }
         };
         answer.unwrap_or_else(|why| answer::wrong(&why))
     }

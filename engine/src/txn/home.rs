@@ -10,13 +10,14 @@
 use std::sync::Arc;
 
 use tercel_heap::{RefView, Scope, TypeKey};
-use tercel_wire::id::{ClassId, ClientId, OpId, Oref, PageId, SpaceId, Stamp};
+use tercel_wire::id::{ClassId, ClientId, OpId, Oref, SpaceId, Stamp};
 use tercel_wire::layout::Layout;
 use tercel_wire::message::{Outcome, Prepared, Settle};
 use tercel_wire::token::Token;
 use tercel_wire::vector::Vector;
 
 use super::held::SettledFrom;
+use super::search::Search;
 use super::{Begin, Begun};
 use crate::consult::Consulted;
 use crate::error::Error;
@@ -288,14 +289,6 @@ pub struct Wanted<'a> {
     pub ref_view: Option<&'a RefView<'a, 'a>>,
     /// The type that it is read as.
     pub key: TypeKey,
-}
-
-/// Requests that one search has made so far.
-#[derive(Debug, Default)]
-pub struct Search {
-    pub(crate) fetched: Option<(PageId, u64)>,
-    /// The number of reads of the catalogue when a class was first missing in it.
-    pub(crate) catalogue: Option<u32>,
 }
 
 /// Progress of a search.

@@ -18,6 +18,7 @@ mod places;
 mod polled;
 mod read;
 mod root;
+mod search;
 mod tree;
 mod watch;
 
@@ -51,15 +52,14 @@ pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
 pub use held::{HeldUp, SettledFrom};
-pub use home::{
-    Across, Heard, Home, LocalWrite, Located, Search, SentPart, StoredObject, Wanted, WatchId, Watcher,
-};
+pub use home::{Across, Heard, Home, LocalWrite, Located, SentPart, StoredObject, Wanted, WatchId, Watcher};
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
 pub(crate) use polled::{Ending, OUTAGE_US};
 pub use polled::{Polled, Progress};
 pub(crate) use read::Boxed;
 pub use read::stored;
+pub use search::Search;
 pub use tree::stored_fields;
 pub use watch::{Change, Found, FoundIn, Query, Source, Watch};
 
@@ -121,6 +121,16 @@ pub trait Port {
     fn for_task<'a>(&'a self, _waker: &'a Waker) -> Option<Box<dyn TaskPort + 'a>> {
         None
     }
+
+    /// The search for an object that an earlier attempt has begun, where attempts are dropped instead of
+    /// waiting: else the next one would ask again, and never know that the server has said that there is
+    /// none.
+    fn recall(&self, _: Oref) -> Search {
+        Search::default()
+    }
+
+    /// A search has come so far, and may have come to its end.
+    fn remember(&self, _: Oref, _: Search, _has_ended_well: bool) {}
 
     /// The principal whose call runs here; none where a program runs it itself.
     fn caller(&self) -> Option<Principal> {

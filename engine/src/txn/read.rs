@@ -204,13 +204,26 @@ impl<'c> Tx<'c> {
         ref_view: Option<&RefView<'_, '_>>,
     ) -> Result<Option<u32>, Error> {
         let wanted = Wanted { scope: &self.scope, oref, stamp, ref_view, key: TypeKey::of::<T>() };
-        let mut search = Default::default();
-        self.ask(|home, now| match home.locate(now, &wanted, &mut search) {
+        self.search(oref, |home, now, search| match home.locate(now, &wanted, search) {
             Located::Wait => None,
             Located::Ready { hint } => Some(Ok(Some(hint))),
             Located::Absent => Some(Ok(None)),
             Located::Failed(e) => Some(Err(e)),
         })
+    }
+
+    /// Asks the home for an object until it is found, absent, or cannot be had.
+    pub(super) fn search<T>(
+        &self,
+        oref: Oref,
+        mut look: impl FnMut(&mut dyn Home, Now, &mut Search) -> Option<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut search = self.port.recall(oref);
+        let found = self.ask(|home, now| look(home, now, &mut search));
+        if search != Search::default() {
+            self.port.remember(oref, search, found.is_ok());
+        }
+        found
     }
 
     /// Finds out whether references that the program kept from outside of this transaction may be written
@@ -299,7 +312,12 @@ impl<'c> Tx<'c> {
                 // Else the server could take the page back before it learns that an object names the place.
                 self.taken.borrow_mut().holds.push(hold);
             } else {
-                match home.class_at(now, &self.scope, oref, stamp, &mut judging.search)? {
+                let search = judging.search.get_or_insert_with(|| self.port.recall(oref));
+                let found = home.class_at(now, &self.scope, oref, stamp, search);
+                if *search != Search::default() {
+                    self.port.remember(oref, *search, found.is_none());
+                }
+                match found? {
                     // What is of a class that the program cannot read is there. Of what is in a damaged page
                     // nothing is known.
                     Ok(_) | Err(Error::Schema(_)) => {}
@@ -307,7 +325,7 @@ impl<'c> Tx<'c> {
                     Err(e) => return Some(Err(e)),
                 }
             }
-            (judging.next, judging.search) = (judging.next + 1, Search::default());
+            (judging.next, judging.search) = (judging.next + 1, None);
         }
     }
 
@@ -434,8 +452,7 @@ pub fn stored(tx: &Tx<'_>, oref: Oref) -> Result<Option<StoredObject>, Error> {
     if oref.is_null() {
         return Ok(None);
     }
-    let mut search = Search::default();
-    let found = tx.ask(|home, _| home.stored(&tx.scope, oref, &mut search))?;
+    let found = tx.search(oref, |home, _, search| home.stored(&tx.scope, oref, search))?;
     if let Some((layout, object)) = &found {
         let body = object.get(HEADER_BYTES..).unwrap_or_default();
         layout.check(body).map_err(|e| Error::Corrupt(format!("{oref}: {e}")))?;
@@ -476,5 +493,5 @@ pub(super) struct Judging {
     /// The snapshot since the first of them.
     snapshot: Stamp,
     next: usize,
-    search: Search,
+    search: Option<Search>,
 }

@@ -168,8 +168,7 @@ impl<'c> Tx<'c> {
         if let Some(object) = self.write_set.get(oref) {
             return Ok(tercel_wire::page::class_of(&object));
         }
-        let mut search = Default::default();
-        self.ask(|home, now| home.class_at(now, &self.scope, oref, Stamp::MAX, &mut search))
+        self.search(oref, |home, now, search| home.class_at(now, &self.scope, oref, Stamp::MAX, search))
     }
 
     /// A tree that this transaction has made is not to be committed: no object owns it.

@@ -19,7 +19,7 @@ use tercel_wire::id::{Oref, Stamp};
 use tercel_wire::record::{Any, Ref};
 use tercel_wire::token::Token;
 
-use super::{Heard, Home, Options, Port, Search, Step, Tx, WatchId};
+use super::{Heard, Home, Options, Port, Step, Tx, WatchId};
 use crate::error::{Bound, Error};
 use crate::table::{Map, Set};
 use crate::time::Now;
@@ -756,9 +756,8 @@ impl Watch {
 impl Tx<'_> {
     /// Counts an object as read, whatever it is, there or not.
     fn touch(&self, oref: Oref) -> Result<(), Error> {
-        let mut search = Search::default();
-        self.ask(|home, now| match home.watcher() {
-            Some(watcher) => watcher.touch(now, &self.scope, oref, &mut search),
+        self.search(oref, |home, now, search| match home.watcher() {
+            Some(watcher) => watcher.touch(now, &self.scope, oref, search),
             None => Some(Err(no_watcher())),
         })
     }

@@ -8,8 +8,9 @@ use std::task::{Context, Poll, Waker};
 
 use tercel_engine::Error;
 use tercel_engine::time::{Now, micros};
-use tercel_engine::txn::{Home, Isolation, Options, Polled, Port, Progress, Step, TaskPort, Tx};
+use tercel_engine::txn::{Home, Isolation, Options, Polled, Port, Progress, Search, Step, TaskPort, Tx};
 use tercel_lock::tasks::Turn;
+use tercel_lock::unpoison;
 use tercel_wire::id::Oref;
 
 use super::drive::Shared;
@@ -23,6 +24,8 @@ const READY_MAX: u32 = 64;
 const LOSSES_ALONE_MAX: u32 = 2;
 /// The longest wait for a turn, in microseconds: a task that has it may not be polled.
 const TURN_US: u64 = 20_000;
+/// Searches that are remembered. One that is forgotten is made again.
+const SEARCHES_MAX: usize = 4_096;
 
 thread_local! {
     /// Runs of this thread that were ready at once, since one was not.
@@ -360,6 +363,23 @@ impl Port for OfTask<'_> {
             }
             said
         })
+    }
+
+    fn recall(&self, oref: Oref) -> Search {
+        unpoison(self.shared.searches.lock()).get(&oref).copied().unwrap_or_default()
+    }
+
+    fn remember(&self, oref: Oref, search: Search, has_ended_well: bool) {
+        let mut all = unpoison(self.shared.searches.lock());
+        // An error is told once: whoever looks again asks again.
+        if !has_ended_well && !self.has_missed() {
+            all.remove(&oref);
+            return;
+        }
+        if all.len() >= SEARCHES_MAX {
+            all.clear();
+        }
+        all.insert(oref, search);
     }
 
     /// A run for tasks pauses by itself.

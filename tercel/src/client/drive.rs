@@ -14,6 +14,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -27,7 +28,7 @@ use tercel_engine::Error;
 use tercel_engine::client::{Client as Machine, Input, PAUSES_US, Pauses};
 use tercel_engine::limits::UNSENT_BYTES_MAX;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{Claim, ExpressAsked, ExpressCall, Expressed, Home, Port, Step, TaskPort};
+use tercel_engine::txn::{Claim, ExpressAsked, ExpressCall, Expressed, Home, Port, Search, Step, TaskPort};
 use tercel_lock::baton::{Held as HeldBaton, Sent, Threads};
 use tercel_lock::tasks::{Tasks, Turns};
 use tercel_lock::unpoison;
@@ -96,6 +97,8 @@ pub(super) struct Shared {
     driver: OnceLock<Thread>,
     /// Tasks of asynchronous runtimes that wait.
     pub(super) tasks: Tasks,
+    /// The searches of their attempts, by the object that was looked for.
+    pub(super) searches: Mutex<HashMap<Oref, Search>>,
     /// The queues of those that lost over one object.
     pub(super) turns: Turns<Oref>,
     way: WayOf,
@@ -219,6 +222,7 @@ impl Shared {
             stopping: AtomicBool::new(false),
             driver: OnceLock::new(),
             tasks: Tasks::default(),
+            searches: Mutex::default(),
             turns: Turns::default(),
             way: WayOf::default(),
         }

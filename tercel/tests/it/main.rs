@@ -4,6 +4,7 @@
 //! `tests/fork.rs` stands apart: a forked child has one thread, so a lock that another thread held is never
 //! released.
 
+mod absent;
 mod application;
 mod asynchronous;
 mod common;
