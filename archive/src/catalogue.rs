@@ -179,18 +179,28 @@ impl<'a> Catalogue<'a> {
     ) -> Result<(), ArchiveError> {
         // Behind objects that are not read, the next one is believed without its chain.
         let mut expected = Some((run.position, unhex(&run.before)));
-        for names in self.names_of(run)?.values() {
+        let (mut reached, mut skipped) = (run.first.saturating_sub(1), Vec::new());
+        let missing = |reached, next| self.missing_between(run, reached, next);
+        for names in self.names_of(run)?.into_values() {
             let ends = || names.iter().filter_map(|name| ends_in(name));
             if ends().all(|(_, last)| last < from.0) {
                 expected = None;
+                reached = ends().map(|(_, last)| last).fold(reached, u64::max);
+                skipped = names;
                 continue;
             }
-            if ends().all(|(first, _)| first > upto.0) {
-                return Ok(());
+            let first = ends().map(|(first, _)| first).min().unwrap_or_default();
+            if first > upto.0 {
+                // Stamps may have been left out. Else something is missing that may be wanted.
+                let is_jump = first > reached + 1 && reached < upto.0;
+                return match is_jump && !self.follows(&names, expected, &skipped) {
+                    true => Err(missing(reached, first)),
+                    false => Ok(()),
+                };
             }
             // A writer that ended before the head named its object has left one that begins as the next.
             let (mut found, mut failed) = (None, None);
-            for name in names {
+            for name in &names {
                 match self.object(name) {
                     Ok((object, _))
                         if expected.is_some_and(|next| next != (object.position, object.before)) => {}
@@ -199,18 +209,35 @@ impl<'a> Catalogue<'a> {
                 }
             }
             let Some((name, object, digest)) = found else {
-                return Err(failed.unwrap_or_else(|| self.wrong(&names[0], Damage::Chain.to_string())));
+                return Err(failed.unwrap_or_else(|| match first > reached + 1 {
+                    true => missing(reached, first),
+                    false => self.wrong(&names[0], Damage::Chain.to_string()),
+                }));
             };
-            expected = Some((object.end + 1, digest));
+            (expected, reached) = (Some((object.end + 1, digest)), object.last.0);
             each(name, &object)?;
         }
-        match expected {
-            Some(end) if end != (run.position_end() + 1, unhex(&run.digest)) && upto.0 >= run.last => {
-                let name = format!("{}..-{:020}", log_begin(run.view), run.last);
-                Err(self.wrong(&name, "it is missing, with the objects before it".into()))
-            }
-            _ => Ok(()),
+        let is_whole = expected == Some((run.position_end() + 1, unhex(&run.digest)));
+        match is_whole || upto.0 < run.last && upto.0 <= reached {
+            true => Ok(()),
+            false => Err(missing(reached, run.last + 1)),
         }
+    }
+
+    /// Objects of a run are missing, between those up to a stamp and those from another one on.
+    fn missing_between(&self, run: &Run, reached: u64, next: u64) -> ArchiveError {
+        let last = next.saturating_sub(1).max(reached + 1);
+        let name = crate::head::log_name(run.view, reached + 1, last);
+        self.wrong(&name, "it is missing, or others in its place are".into())
+    }
+
+    /// Says whether one of these objects is the next behind what is expected, or behind one of those that
+    /// were not read. Objects that cannot be read are not here yet.
+    fn follows(&self, names: &[String], expected: Option<(u64, Digest)>, skipped: &[String]) -> bool {
+        let of = |name: &String| self.object(name).ok();
+        let before = skipped.iter().filter_map(of).map(|(object, digest)| (object.end + 1, digest));
+        let before: Vec<_> = expected.into_iter().chain(before).collect();
+        names.iter().filter_map(of).any(|(object, _)| before.contains(&(object.position, object.before)))
     }
 
     /// Gives the pieces of a base in order.
@@ -262,13 +289,47 @@ impl<'a> Catalogue<'a> {
                 found = found.max(Some(run.last));
                 continue;
             }
-            self.run(run, Stamp(run.first), Stamp(run.last), &mut |_, object| {
-                let known = object.times.iter().filter(|(at, _)| *at <= ms).map(|(_, stamp)| stamp.0).max();
-                found = found.max(known);
-                Ok(())
-            })?;
+            found = found.max(self.stamp_in(run, ms)?);
         }
         Ok(found.map(|stamp| (history, Stamp(stamp))))
+    }
+
+    /// The last stamp of a run that had been read at a moment before its end; none if it begins later. Few
+    /// objects are read: damage elsewhere does not matter.
+    fn stamp_in(&self, run: &Run, ms: u64) -> Result<Option<u64>, ArchiveError> {
+        let all: Vec<Vec<String>> = self.names_of(run)?.into_values().collect();
+        let begins = |at: usize| {
+            let mut objects = all[at].iter().filter_map(|name| self.object(name).ok());
+            objects.find_map(|(object, _)| object.times.first().map(|(first, _)| *first))
+        };
+        let (mut low, mut high) = (0, all.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            // One that cannot be read is passed by.
+            match (middle..high).find_map(|at| Some((at, begins(at)?))) {
+                Some((at, first)) if first <= ms => low = at + 1,
+                _ => high = middle,
+            }
+        }
+        let Some(last) = low.checked_sub(1) else { return Ok(None) };
+        let of_last = all[last].iter().filter_map(|name| self.object(name).ok());
+        let times: Vec<_> = of_last.flat_map(|(object, _)| object.times).collect();
+        let found = times.iter().filter(|(at, _)| *at <= ms).map(|(_, stamp)| stamp.0).max();
+        // The moment may be in what is missing or damaged behind it.
+        if times.iter().all(|(at, _)| *at <= ms) {
+            let reached = all[last].iter().filter_map(|name| ends_in(name)).map(|(_, last)| last).max();
+            let reached = reached.unwrap_or_default();
+            let next = all.get(low).and_then(|names| names.first().and_then(|name| ends_in(name)));
+            let (next, names) = (next.map_or(run.last + 1, |(first, _)| first), all.get(low));
+            let is_next = || names.is_some_and(|names| self.follows(names, None, &all[last]));
+            if next > reached + 1 && !is_next() {
+                return Err(self.missing_between(run, reached, next));
+            }
+            if let Some(names) = names.filter(|_| begins(low).is_none()) {
+                names.iter().try_for_each(|name| self.object(name).map(drop))?;
+            }
+        }
+        Ok(found)
     }
 
     /// The last stamp of an archived history that is in another one, too, of which the views are known; none

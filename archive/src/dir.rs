@@ -3,14 +3,25 @@
 //! An object is written beside its place, synced, and linked into it, so it is there whole or not at all,
 //! and never replaces another one. The head is compared and replaced under a lock of the file system.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::store::{Store, StoreError};
+
+/// Makes a directory, and those above it that are missing, that only its user enters.
+fn private_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Makes a file that only its user reads.
+fn private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
 
 /// A directory with objects.
 #[derive(Debug)]
@@ -27,7 +38,7 @@ impl DirStore {
     /// If it cannot be made, or nothing can be written in it.
     pub fn open(dir: &Path) -> Result<DirStore, StoreError> {
         let store = DirStore::at(dir);
-        let made = fs::create_dir_all(dir).and_then(|()| store.temporary("probe", b""));
+        let made = private_dir(dir).and_then(|()| store.temporary("probe", b""));
         let probe = made.map_err(|why| store.failed("open", &why))?;
         fs::remove_file(probe).map_err(|why| store.failed("open", &why))?;
         Ok(store)
@@ -54,7 +65,7 @@ impl DirStore {
         let number = self.written.fetch_add(1, Ordering::Relaxed);
         let name = for_name.replace('/', "-");
         let path = self.dir.join(format!(".{name}.{}.{number}.tmp", std::process::id()));
-        let mut file = File::create(&path)?;
+        let mut file = private_file(&path)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         Ok(path)
@@ -68,7 +79,7 @@ impl DirStore {
         let path = self.path(name);
         let parent = path.parent().unwrap_or(&self.dir);
         if !parent.is_dir() {
-            fs::create_dir_all(parent)?;
+            private_dir(parent)?;
             // Up to the directory itself, new names must be durable, too.
             let mut above = parent.ancestors().skip(1).take_while(|above| above.starts_with(&self.dir));
             above.try_for_each(sync)?;
@@ -83,7 +94,7 @@ impl DirStore {
     }
 
     fn swap_whole(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> io::Result<bool> {
-        let lock = File::create(self.path(&format!(".{name}.lock")))?;
+        let lock = private_file(&self.path(&format!(".{name}.lock")))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         let path = self.path(name);
         if read(&path)?.as_deref() != old {

@@ -125,6 +125,7 @@ impl Writer {
             status: status.clone(),
             stop: stop.clone(),
             is_behind: Cell::new(false),
+            has_claimed: Cell::new(false),
         };
         let begun = std::thread::Builder::new().name("tercel-archive".into()).spawn(move || writing.run());
         let failed = |why: std::io::Error| StoreError::Failed {
@@ -190,6 +191,8 @@ struct Writing {
     stop: Arc<AtomicBool>,
     /// The log's bound was reached before a reader of this had come so far.
     is_behind: Cell<bool>,
+    /// The archive was there, and was this writer's.
+    has_claimed: Cell<bool>,
 }
 
 impl Writing {
@@ -357,6 +360,8 @@ impl Writing {
     /// Makes the archive this writer's.
     fn claim(&self, space: tercel::SpaceId, view: ViewId) -> Result<Claimed, Stopped> {
         let (mut head, old) = match Head::read(&*self.store)? {
+            // Perhaps of a place that is not mounted. Another archive there would hide that.
+            None if self.has_claimed.get() => return Err(Stopped::Store(self.gone())),
             None => (Head::new(space, self.owner, &self.config.name, view), None),
             Some((head, bytes)) => (head, Some(bytes)),
         };
@@ -404,6 +409,7 @@ impl Writing {
         let new = claimed.head.to_bytes();
         if self.store.swap(HEAD, claimed.bytes.as_deref(), &new)? {
             claimed.bytes = Some(new);
+            self.has_claimed.set(true);
             self.told(claimed);
             return Ok(());
         }
@@ -427,6 +433,12 @@ impl Writing {
     fn changed(&self) -> StoreError {
         let (what, why) = ("replacing head".into(), "it has changed".into());
         StoreError::Failed { store: self.store.url(), what, why }
+    }
+
+    fn gone(&self) -> StoreError {
+        let what = "reading head".into();
+        let why = "the archive was there and is gone: bring its place back, or restart the server to begin another one";
+        StoreError::Failed { store: self.store.url(), what, why: why.into() }
     }
 
     fn told(&self, claimed: &Claimed) {

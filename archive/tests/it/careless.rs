@@ -8,8 +8,11 @@ use tercel_archive::config::Config;
 use tercel_archive::store::{Store, StoreError};
 use tercel_archive::writer::Writer;
 
-use crate::place::{Place, in_each_store};
-use crate::single::{Counting, archived, quick, until};
+use tercel::Stamp;
+use tercel_archive::restore::Until;
+
+use crate::place::{Place, directories, in_each_store};
+use crate::single::{Counting, archived, quick, restored, until};
 
 /// The rule that a store breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,4 +97,117 @@ fn head_moved_without_compare_is_found(place: &dyn Place) {
     }
 }
 
-in_each_store!(object_written_over_is_found, head_moved_without_compare_is_found);
+/// An object is gone: what lies behind it is not there, and what lies before it is, by stamps and by moments.
+fn missing_object_is_not_bridged(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
+    let store = place.store("archive");
+    let writer = space.archive(&store);
+    until(&writer, |status| status.bases > 0);
+    let mut parts = Vec::new();
+    space.count(1);
+    archived(&writer, space.last());
+    for _ in 0..4 {
+        let before = space.last().0;
+        space.count(6);
+        archived(&writer, space.last());
+        parts.push((before, space.last().0, writer.status().upto_ms, space.last().1));
+    }
+    writer.stop();
+    let data = dir.path().join("restored");
+    let logs = store.list("log/").unwrap();
+    // Each in turn is gone, damaged, or not listed yet.
+    for name in logs.iter().step_by(1.max(logs.len() / 3)) {
+        let (first, last) = tercel_archive::head::ends_in(name).unwrap();
+        let bytes = store.get(name).unwrap().unwrap();
+        for damaged in [None, Some(&b"no object"[..])] {
+            place.set("archive", name, damaged);
+            for (before, upto, ms, count) in &parts {
+                let by_stamp = restored(&*store, Until::Stamp(*upto), &data);
+                let by_moment = restored(&*store, Until::Moment(*ms), &data);
+                let inside = restored(&*store, Until::Stamp(Stamp(before.0 + 1)), &data);
+                match upto.0 < first {
+                    true => {
+                        assert_eq!(
+                            (by_stamp.unwrap(), inside.unwrap()),
+                            (*count, count - 5),
+                            "{name} {upto}"
+                        );
+                        match by_moment {
+                            // It may be in the object that nobody can read.
+                            Err(why) if upto.0 + 1 == first => {
+                                assert!(why.to_string().contains(name), "{why}")
+                            }
+                            found => assert_eq!(found.unwrap(), *count, "{name} {upto}"),
+                        }
+                    }
+                    false => {
+                        let told =
+                            [Some(by_stamp), Some(by_moment), (before.0 + 1 >= first).then_some(inside)];
+                        for told in told.into_iter().flatten() {
+                            let why = told.unwrap_err().to_string();
+                            let upto = format!("everything up to commit {}", first - 1);
+                            assert!(
+                                why.contains(&upto) || why.contains("are missing"),
+                                "{name} {last}: {why}"
+                            );
+                        }
+                    }
+                }
+            }
+            let wrong = Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong;
+            let upto = format!("everything up to commit {}", first - 1);
+            assert!(wrong.iter().any(|told| told.contains(&upto)), "{name}: {wrong:?}");
+            place.set("archive", name, Some(&bytes));
+        }
+    }
+}
+
+/// The place is not mounted for a while: no other archive is begun there.
+#[test]
+fn archive_that_vanishes_is_missed() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), directories());
+    let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
+    let store = place.store("archive");
+    let writer = space.archive(&store);
+    until(&writer, |status| status.bases > 0);
+    space.count(3);
+    archived(&writer, space.last());
+    let (here, away) = (place.path().join("archive"), place.path().join("away"));
+    std::fs::rename(&here, &away).unwrap();
+    std::fs::create_dir(&here).unwrap();
+    space.count(3);
+    let is_told = |why: &String| why.contains("the archive was there and is gone");
+    until(&writer, |status| status.trouble.as_ref().is_some_and(|(_, why)| is_told(why)));
+    assert!(!here.join("head").exists());
+    std::fs::remove_dir_all(&here).unwrap();
+    std::fs::rename(&away, &here).unwrap();
+    archived(&writer, space.last());
+    assert_eq!(writer.stop().gaps, 0);
+}
+
+#[test]
+fn directory_is_its_users_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let (dir, place) = (tempfile::tempdir().unwrap(), directories());
+    let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
+    let writer = space.archive(&place.store("archive"));
+    until(&writer, |status| status.bases > 0);
+    space.count(3);
+    archived(&writer, space.last());
+    writer.stop();
+    let mut todo = vec![place.path().join("archive")];
+    while let Some(path) = todo.pop() {
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!(found.permissions().mode() & 0o077, 0, "{}", path.display());
+        if found.is_dir() {
+            todo.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+}
+
+in_each_store!(
+    object_written_over_is_found,
+    head_moved_without_compare_is_found,
+    missing_object_is_not_bridged
+);

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -235,7 +236,7 @@ fn begin(dir: &Path) -> Result<(), BackupError> {
     if is_set(dir) || dir.join(FORMAT_NAME).exists() {
         return Err(DiskError::Occupied { dir: dir.into() }.into());
     }
-    std::fs::create_dir_all(dir)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let mut inside = std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path()));
     if dir.join(TAKING_NAME).exists() {
         // Whole backups of an attempt that did not come to its end. Unfinished ones are begun again.
