@@ -1,8 +1,8 @@
 //! Connections and their bounds, and the way of a request: head, body, answer.
 //!
-//! A request that can be answered from the cache is answered on the thread that read it, and one that reads an
-//! object or the roots waits for a server as a task does. Every other one goes to a thread that may wait, and
-//! there are as many of these as requests may be in flight.
+//! A request that can be answered from the cache is answered on the thread that read it, and one that reads
+//! an object or the roots waits for a server as a task does. Every other one goes to a thread that may wait,
+//! and there are as many of these as requests may be in flight.
 //! Health and counters have threads of their own: an operator asks for them just when there are no others.
 //! Where the gateway speaks for callers, counters are an operator's alone, and need a client as any request.
 //! The invariant: nothing that a peer sends, withholds or leaves untaken costs more than the bounds below.
@@ -32,7 +32,7 @@ use crate::answer::{self, Answer, refused, with};
 use crate::asked::Asked;
 use crate::callers::{Callers, Door};
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
-use crate::https::FOR_EVER;
+use crate::https::{FOR_EVER, Https};
 use crate::json::call::cut;
 use crate::pace::{Link, Paced};
 
@@ -161,12 +161,25 @@ async fn talk(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD_BYTES_MAX);
     let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let known = time::timeout(known_for, served.as_mut());
+    let mut taken_back = door.own().https.as_ref().map(Https::taken_back);
+    let is_taken_back = async {
+        match &mut taken_back {
+            Some(taken_back) => _ = taken_back.changed().await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut is_taken_back = pin!(is_taken_back);
+    // A caller is known until its certificate ends, or an authority is taken back.
+    let known = poll_fn(|cx| match is_taken_back.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => served.as_mut().poll(cx).map(Some),
+    });
+    let known = time::timeout(known_for, known);
     // A peer that breaks off, or sends no HTTP, was told by hyper what there is to tell.
     let grace = match unless(&mut cut, unless(&mut stop, known)).await {
-        None | Some(Some(Ok(_))) => return,
+        None | Some(Some(Ok(Some(_)))) => return,
         Some(None) => FOR_EVER,
-        Some(Some(Err(_))) => LAST_ANSWER,
+        Some(Some(Ok(None) | Err(_))) => LAST_ANSWER,
     };
     served.as_mut().graceful_shutdown();
     let _ = unless(&mut cut, time::timeout(grace, served)).await;

@@ -25,6 +25,7 @@ use tercel::tools::certificates::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::{task, time};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -34,6 +35,8 @@ use tokio_rustls::server::TlsStream;
 #[derive(Clone)]
 pub struct Https {
     files: Arc<Anew<Made>>,
+    /// Counts the times at which an authority of callers was taken back.
+    taken_back: Arc<watch::Sender<u64>>,
     proves_callers: bool,
     /// Callers that were refused before a request.
     refused: Counter,
@@ -42,6 +45,8 @@ pub struct Https {
 /// The state made from the files together.
 struct Made {
     server: Arc<ServerConfig>,
+    /// The authorities of callers.
+    roots: Arc<RootCertStore>,
     /// Seconds since 1970.
     ends: i64,
 }
@@ -58,7 +63,8 @@ impl Https {
         let files: Vec<_> = [&certificate, &key].into_iter().chain(&callers).cloned().collect();
         let proves_callers = callers.is_some();
         let files = Anew::open(files, move || Made::read(&certificate, &key, callers.as_deref()))?;
-        Ok(Https { files: Arc::new(files), proves_callers, refused: Counter::default() })
+        let taken_back = Arc::new(watch::Sender::new(0));
+        Ok(Https { files: Arc::new(files), taken_back, proves_callers, refused: Counter::default() })
     }
 
     /// Says whether callers must have certificates.
@@ -88,8 +94,18 @@ impl Https {
             time::sleep(LOOK).await;
             let files = self.files.clone();
             // A disk may take its time.
+            let before = files.last(|made| made.roots.clone());
             let _ = task::spawn_blocking(move || files.look()).await;
+            let lacks_one = |made: &Made| before.roots.iter().any(|root| !made.roots.roots.contains(root));
+            if self.files.last(lacks_one) {
+                self.taken_back.send_modify(|times| *times += 1);
+            }
         }
+    }
+
+    /// Tells when an authority of callers is taken back: who is connected shows its certificate again.
+    pub fn taken_back(&self) -> watch::Receiver<u64> {
+        self.taken_back.subscribe()
     }
 
     /// Shakes hands with a caller, and gives the stream, for how long the caller is known, and the client
@@ -185,14 +201,15 @@ impl Made {
         let unfit = |why: rustls::Error| wrong(key, format!("it does not fit tls.crt: {why}"));
         let server = ServerConfig::builder_with_provider(provider.clone());
         let server = server.with_protocol_versions(&[&TLS13]).map_err(unfit)?;
+        let mut roots = RootCertStore::empty();
         let server = match callers {
             None => server.with_no_client_auth(),
             Some(file) => {
-                let mut roots = RootCertStore::empty();
                 for authority in certificates(file)? {
                     roots.add(authority).map_err(|why| wrong(file, why.to_string()))?;
                 }
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots.clone().into(), provider).build();
                 server.with_client_cert_verifier(verifier.map_err(|why| wrong(file, why.to_string()))?)
             }
         };
@@ -202,7 +219,7 @@ impl Made {
             // A ticket would outlive the caller's certificate.
             server.send_tls13_tickets = 0;
         }
-        Ok(Made { server: Arc::new(server), ends })
+        Ok(Made { server: Arc::new(server), roots: roots.into(), ends })
     }
 }
 

@@ -135,6 +135,11 @@ impl Fetched {
         Fetched { url: url.into(), algorithms: algorithms.to_vec(), state }
     }
 
+    /// Says whether it is this set.
+    pub fn is_of(&self, url: &str, algorithms: &[Algorithm]) -> bool {
+        self.url == url && self.algorithms == algorithms
+    }
+
     /// Says whether a place is a URL, and no file.
     pub fn is_url(place: &str) -> bool {
         place.contains("://")

@@ -9,7 +9,7 @@
 //! algorithms, or want to be installed for the whole process.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine;
@@ -56,7 +56,7 @@ struct Issuer {
 /// The keys of an issuer.
 enum Keys {
     Read(Arc<Vec<Key>>),
-    At(Fetched),
+    At(Arc<Fetched>),
 }
 
 #[derive(Deserialize)]
@@ -142,10 +142,14 @@ impl Tokens {
             |issuer: &NamedIssuer| (!Fetched::is_url(&issuer.keys)).then(|| issuer.keys.clone().into());
         files.extend(named(file)?.iter().filter_map(of_keys));
         let file = file.to_path_buf();
+        // Keys that were fetched before the file was changed are still those of their URL.
+        let fetched: Mutex<Vec<Arc<Fetched>>> = Mutex::default();
         let make = move || {
-            let issuers: Result<Vec<Issuer>, _> =
-                named(&file)?.into_iter().map(|of| Issuer::read(&file, of)).collect();
-            issuers.map(Arc::new)
+            let mut fetched = fetched.lock().unwrap_or_else(PoisonError::into_inner);
+            let read = |of| Issuer::read(&file, of, &fetched);
+            let issuers = named(&file)?.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+            *fetched = issuers.iter().filter_map(Issuer::fetched).cloned().collect();
+            Ok(Arc::new(issuers))
         };
         Ok(Tokens(Arc::new(Anew::open(files, make)?)))
     }
@@ -213,10 +217,11 @@ fn named(file: &Path) -> Result<Vec<NamedIssuer>, TokensError> {
 }
 
 impl Issuer {
-    fn read(file: &Path, of: NamedIssuer) -> Result<Issuer, TokensError> {
+    fn read(file: &Path, of: NamedIssuer, fetched: &[Arc<Fetched>]) -> Result<Issuer, TokensError> {
         if Fetched::is_url(&of.keys) {
             // It answers meanwhile, and takes no token of an issuer whose keys it does not have.
-            let keys = Fetched::new(&of.keys, &of.algorithms);
+            let known = fetched.iter().find(|keys| keys.is_of(&of.keys, &of.algorithms));
+            let keys = known.cloned().unwrap_or_else(|| Fetched::new(&of.keys, &of.algorithms).into());
             keys.look(Instant::now());
             return Ok(Issuer { of, keys: Keys::At(keys) });
         }
@@ -229,7 +234,7 @@ impl Issuer {
         }
     }
 
-    fn fetched(&self) -> Option<&Fetched> {
+    fn fetched(&self) -> Option<&Arc<Fetched>> {
         match &self.keys {
             Keys::At(keys) => Some(keys),
             Keys::Read(_) => None,

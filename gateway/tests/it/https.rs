@@ -185,6 +185,24 @@ fn connection_ends_with_the_certificate() {
 }
 
 #[test]
+fn connection_ends_with_its_authority() {
+    let (papers, other) = (Papers::new(), Papers::new());
+    let callers = papers.path().join("callers.crt");
+    std::fs::write(&callers, papers.authority.pem() + &other.authority.pem()).unwrap();
+    let https = Https::open(papers.path(), Some(&callers)).unwrap();
+    let world = World::with(|config| Config { https: Some(https), ..config });
+    let ann = other.sign("ann", ExtendedKeyUsagePurpose::ClientAuth);
+    let mut stream = BufReader::new(papers.connect(world.at(), "localhost", Some(ann)));
+    let begun = Instant::now();
+    stream.get_mut().write_all(b"GET /v1/watch/purse HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    assert!(head(&mut stream).is_some());
+    std::fs::write(&callers, papers.authority.pem()).unwrap();
+    let _ = stream.read_to_end(&mut Vec::new());
+    let took = begun.elapsed().as_secs();
+    assert!(took < 40, "{took} s");
+}
+
+#[test]
 fn callers_without_good_certificates_are_refused() {
     let papers = Papers::new();
     let world = papers.world(true);

@@ -368,20 +368,33 @@ fn keys_at_a_url_may_come_late() {
     let tokens = Some(issuer(&login_service(keys.clone())).unwrap());
     let world = World::at_socket(|config| Config { tokens, ..config });
     let own = format!("uid:{}", rustix::process::getuid().as_raw());
-    for (who, role) in [(own.as_str(), "speak-for"), ("token:corp/ann", "read")] {
+    let ann = "token:corp/ann";
+    for (who, role) in [(own.as_str(), "speak-for"), (ann, "read"), (ann, "operate")] {
         let servers = world.server.addresses()[0].clone().into();
         grant(&servers, None, &who.parse().unwrap(), &role.parse().unwrap()).unwrap();
     }
-    let get = || {
+    let ask = |path: &str| {
         let bearer = format!("Bearer {}", signer.token("ann", 60.0));
-        request(world.at(), "GET", "/v1/roots", &[("Authorization", &bearer)], "")
+        request(world.at(), "GET", path, &[("Authorization", &bearer)], "")
     };
+    let get = || ask("/v1/roots");
     let refused = get();
     assert_eq!(refused.status, 401);
     assert!(refused.body.contains("could not be fetched"), "{refused:?}");
     *keys.lock().unwrap() = Some(signer.public("a"));
     // It looks again every ten seconds.
     until(|| (get().status == 200).then_some(()));
+    // Another issuer comes while the service is away: the keys that are here still count.
+    *keys.lock().unwrap() = None;
+    let file = dir.path().join("issuers.json");
+    let mut all: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let mut second = all["issuers"][0].clone();
+    (second["name"], second["issuer"]) = ("second".into(), "second".into());
+    second["keys"] = "http://127.0.0.1:9/none".into();
+    all["issuers"].as_array_mut().unwrap().push(second);
+    std::fs::write(&file, all.to_string()).unwrap();
+    until(|| ask("/metrics").body.contains("gateway_tokens_unfetched 1").then_some(()));
+    assert_eq!(get().status, 200);
     let refused = issuer("http://login.example.org/keys").unwrap_err().to_string();
     assert!(refused.contains("name it with https://"), "{refused}");
 }
