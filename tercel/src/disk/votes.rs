@@ -15,8 +15,24 @@ use tercel_wire::id::{MemberId, ViewId};
 use super::DiskError;
 use super::held::HeldDir;
 
-/// The name of the file in a data directory; it makes the directory a member's.
+/// The name of the file in a data directory.
 pub(crate) const VOTES_NAME: &str = "votes";
+
+/// The name of the file that makes a directory a member's, also where the votes are lost: without them it
+/// must not be served as a lone server's.
+const MEMBER_NAME: &str = "member";
+
+/// Says whether a directory is that of a member of a group. One of an earlier build has its votes alone.
+pub(crate) fn is_of_member(dir: &HeldDir) -> bool {
+    dir.has(VOTES_NAME) || dir.has(MEMBER_NAME)
+}
+
+fn mark(dir: &HeldDir) -> Result<(), DiskError> {
+    if dir.has(MEMBER_NAME) { Ok(()) } else { dir.write_whole(MEMBER_NAME, MEMBER_TEXT) }
+}
+
+const MEMBER_TEXT: &str =
+    "This directory is of a member of a group of servers: it is not served without its file of votes.\n";
 
 /// A promise, and the electorate that is remembered with it.
 pub(crate) type Promised = (ViewId, Option<Electorate>);
@@ -37,7 +53,8 @@ impl Votes {
         (me, promised): (MemberId, ViewId),
         members: Members,
     ) -> Result<(), DiskError> {
-        dir.write_whole_bytes(VOTES_NAME, &Remembered::new(group, (me, promised), members).file())
+        dir.write_whole_bytes(VOTES_NAME, &Remembered::new(group, (me, promised), members).file())?;
+        mark(dir)
     }
 
     /// Opens the file of a directory whose log ends in a view, and counts the start of the process that has
@@ -50,6 +67,7 @@ impl Votes {
         if Remembered::is_of_version_1(&bytes) {
             dir.write_whole_bytes(VOTES_NAME, &remembered.file())?;
         }
+        mark(dir)?;
         let (path, file) = (dir.file(VOTES_NAME), dir.edit(VOTES_NAME)?);
         let mut votes = Votes { path, file, remembered };
         votes.remembered.begin(process);
@@ -66,6 +84,9 @@ impl Votes {
 
     fn read(dir: &HeldDir, log: ViewId) -> Result<(Vec<u8>, Remembered), DiskError> {
         let (path, mut bytes) = (dir.file(VOTES_NAME), Vec::new());
+        if !dir.has(VOTES_NAME) {
+            return Err(DiskError::Damaged { file: path, position: None, what: LOST.into() });
+        }
         let read = dir.read(VOTES_NAME)?.take(2 * SLOT_BYTES as u64).read_to_end(&mut bytes);
         read.map_err(DiskError::io("read", &path))?;
         match Remembered::read(&bytes, log) {
@@ -108,6 +129,10 @@ impl Votes {
         Ok(())
     }
 }
+
+/// The file is gone.
+const LOST: &str = "it is missing, and with it what was promised, so the member must not vote: remove the member from its \
+                    group, and add it anew with an empty directory";
 
 /// Why a member must not vote, and what helps.
 fn why(forgotten: &Forgotten) -> String {

@@ -11,7 +11,7 @@ use super::held::HeldDir;
 use super::log::sync_dir;
 use super::pages::RedbPages;
 use super::secret::Secret;
-use super::votes::{VOTES_NAME, Votes};
+use super::votes::{Votes, is_of_member};
 use super::{DiskError, log};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -28,7 +28,7 @@ pub(crate) const BACKUP_NAME: &str = "backup.toml";
 
 /// Says whether the directory is that of a member of a group.
 pub fn is_member(path: &Path) -> bool {
-    HeldDir::open(path).is_ok_and(|dir| dir.has(VOTES_NAME))
+    HeldDir::open(path).is_ok_and(|dir| is_of_member(&dir))
 }
 
 /// Says whether a directory is a finished backup.
@@ -247,7 +247,7 @@ impl DataDir {
 
     /// Says whether it is of a member of a group.
     pub(crate) fn is_member(&self) -> bool {
-        self.held.has(VOTES_NAME)
+        is_of_member(&self.held)
     }
 
     /// The secret of its group, if it has one.

@@ -17,6 +17,20 @@ fn known_start(dir: &Path, of: MemberId) -> Option<u64> {
     remembered.starts.iter().find(|(id, _)| *id == of).map(|(_, started)| started.number)
 }
 
+/// It has the space's number and its secret, and would acknowledge what its group never gets.
+#[test]
+fn directory_without_votes_is_no_lone_server() {
+    let mut group = Groups::of(3);
+    add(&group.client());
+    let follower = (group.leader() + 1) % 3;
+    group.servers[follower].take().unwrap().stop().unwrap();
+    let dir = group.members[follower].0.clone();
+    std::fs::remove_file(dir.join("votes")).unwrap();
+    assert!(crate::disk::dir::is_member(&dir));
+    let refused = crate::Server::builder(&dir).listen("127.0.0.1:0").start().err().unwrap().to_string();
+    assert!(refused.contains("votes") && refused.contains("an empty directory"), "{refused}");
+}
+
 #[test]
 fn older_copy_is_refused_at_each_start() {
     let mut group = Groups::of(3);
