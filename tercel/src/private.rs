@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_is_private_by_its_mode_or_its_directory() {
+    fn file_is_private_by_mode_or_directory() {
         assert!(is_open(0o644, 0o755) && is_open(0o640, 0o750) && is_open(0o604, 0o701));
         assert!(!is_open(0o600, 0o755) && !is_open(0o644, 0o700) && !is_open(0o640, 0o701));
     }

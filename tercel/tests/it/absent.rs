@@ -13,8 +13,8 @@ fn quick() -> ClientConfig {
     ClientConfig { timeout: Duration::from_secs(20), ..ClientConfig::default() }
 }
 
-/// References to places that nothing was ever in: in the page of an object, in another one, and in one that the
-/// space does not have yet.
+/// References to places that nothing was ever in: in the page of an object, in another one, and in one that
+/// the space does not have yet.
 fn absent(beside: Ref<Counter>) -> Vec<Ref<Counter>> {
     let page = beside.oref().to_string().split('.').next().unwrap().to_string();
     let places = [format!("{page}.300"), format!("{page}.301"), "2.500".into(), "7000.1".into()];
