@@ -150,7 +150,8 @@ fn tell_repair(repaired: &Repaired, data: &Path, term: &Term) {
 
 fn tell(report: &Report, data: &Path, term: &Term) {
     for finding in &report.findings {
-        let hope = if finding.repairable { " (can be repaired)" } else { "" };
+        // A repair could make a member unlike the others.
+        let hope = if finding.repairable && !is_member(data) { " (can be repaired)" } else { "" };
         tell!("{} {finding}{hope}", term.red("wrong:"));
     }
     tell_of_more(report, term);

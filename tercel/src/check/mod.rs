@@ -26,10 +26,14 @@ mod walk;
 use std::path::{Path, PathBuf};
 
 use tercel_engine::server::RecoveryError;
+use tercel_wire::id::ViewId;
 use thiserror::Error;
 
 use crate::disk::DiskError;
 use crate::disk::dir::{Looked, is_backup, is_member};
+use crate::disk::held::HeldDir;
+use crate::disk::secret::{SECRET_NAME, Secret};
+use crate::disk::votes::{VOTES_NAME, Votes};
 pub use losses::{LOST_NAME, losses};
 use recovered::RecoveredImage;
 pub use report::{FINDINGS_MAX, Finding, Kind, Report};
@@ -103,7 +107,36 @@ pub fn check(dir: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Report, C
     let mut report = Report { lost: losses(dir)?, ..Report::default() };
     let recovered = RecoveredImage::look(dir, looked, &mut report)?;
     walk::walk(&recovered, &mut report, &mut progress)?;
+    if is_member(dir) {
+        member(&HeldDir::open(dir)?, &mut report);
+    }
     Ok(report)
+}
+
+/// Looks at the files without which a member does not start.
+fn member(dir: &HeldDir, report: &mut Report) {
+    let secret = Secret::of(dir).map(|secret| secret.is_some());
+    let missing = "it is missing, so the member cannot prove itself: copy that of another member";
+    let wrong = [
+        (VOTES_NAME, Votes::look(dir, ViewId::NONE).err()),
+        (
+            SECRET_NAME,
+            secret.as_ref().is_ok_and(|is_there| !is_there).then(|| DiskError::Damaged {
+                file: dir.file(SECRET_NAME),
+                position: None,
+                what: missing.into(),
+            }),
+        ),
+        (SECRET_NAME, secret.err()),
+    ];
+    for (name, error) in wrong {
+        let Some(error) = error else { continue };
+        let what = match error {
+            DiskError::Damaged { what, .. } => what,
+            error => error.to_string(),
+        };
+        report.find(Finding::new(Kind::Member, what).file(dir.file(name)));
+    }
 }
 
 /// Verifies a directory that no server has open, restores what can be restored, and verifies it again. May be

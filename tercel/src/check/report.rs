@@ -83,6 +83,8 @@ pub enum Kind {
     Log,
     /// Commits that were durable and are not any more.
     Commits,
+    /// The place in a group.
+    Member,
 }
 
 impl Kind {
@@ -99,6 +101,7 @@ impl Kind {
             Kind::Index => "index",
             Kind::Log => "log",
             Kind::Commits => "commits",
+            Kind::Member => "member",
         }
     }
 }

@@ -84,7 +84,7 @@ impl Votes {
 
     fn read(dir: &HeldDir, log: ViewId) -> Result<(Vec<u8>, Remembered), DiskError> {
         let (path, mut bytes) = (dir.file(VOTES_NAME), Vec::new());
-        if !dir.has(VOTES_NAME) {
+        if !dir.has(VOTES_NAME) && is_of_member(dir) {
             return Err(DiskError::Damaged { file: path, position: None, what: LOST.into() });
         }
         let read = dir.read(VOTES_NAME)?.take(2 * SLOT_BYTES as u64).read_to_end(&mut bytes);

@@ -29,6 +29,12 @@ fn directory_without_votes_is_no_lone_server() {
     assert!(crate::disk::dir::is_member(&dir));
     let refused = crate::Server::builder(&dir).listen("127.0.0.1:0").start().err().unwrap().to_string();
     assert!(refused.contains("votes") && refused.contains("an empty directory"), "{refused}");
+    // A check says the same, and of a secret that is none.
+    std::fs::write(dir.join("secret"), "hello").unwrap();
+    let report = crate::check::check(&dir, |_, _| ()).unwrap();
+    let found: Vec<_> = report.findings.iter().filter(|of| of.kind == crate::check::Kind::Member).collect();
+    let files: Vec<_> = found.iter().filter_map(|of| of.file.as_ref()?.file_name()?.to_str()).collect();
+    assert_eq!(files, ["votes", "secret"], "{found:?}");
 }
 
 #[test]
