@@ -12,7 +12,7 @@ use tercel::group::{
     status_of,
 };
 use tercel::status::{Group, Member};
-use tercel::{Address, Addresses, Error, ServerStatus};
+use tercel::{Address, Addresses, Error, ServerError, ServerStatus};
 use tercel_term::fail::{Failure, Outcome};
 use tercel_term::{say, tell};
 
@@ -126,7 +126,10 @@ fn status(args: &args::GroupStatus) -> Outcome {
         Err(e @ Error::Denied(_)) => Some(e.clone()),
         _ => None,
     });
-    let told: Vec<Told> = answers.into_iter().flatten().filter_map(Told::of).collect();
+    let mut told: Vec<Told> = answers.into_iter().flatten().filter_map(Told::of).collect();
+    // The group of the first that answers: a server of another one may be at an address on its list.
+    let named = told.first().map(|told| told.group.group.clone());
+    told.retain(|told| Some(&told.group.group) == named.as_ref());
     let best = told.iter().max_by_key(|told| (told.group.leads, told.group.view));
     let best = best.ok_or_else(|| match denied {
         Some(denied) => refused(denied),
@@ -249,8 +252,9 @@ fn headline(group: &Group, told: Option<&[Told]>) -> Vec<String> {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn inspected(args: &args::InspectMember) -> Outcome {
-    let Inspected { group, member, starts, promised, members } = inspect(&args.data)?;
-    let ends = log_ends(&args.data)?;
+    let failed = |e: ServerError| Failure::from(e).in_directory(&args.data);
+    let Inspected { group, member, starts, promised, members } = inspect(&args.data).map_err(failed)?;
+    let ends = log_ends(&args.data).map_err(failed)?;
     if args.json {
         let of = |(id, votes, address): &(tercel::group::MemberId, bool, String)| json!({"member": id.to_string(), "votes": votes, "address": address});
         let members: Vec<_> = members.iter().map(of).collect();
@@ -290,7 +294,8 @@ pub fn agreed(question: &str, next: &str) -> Result<(), Failure> {
 }
 
 fn rescued(args: &args::Rescue) -> Outcome {
-    let (dir, ends) = (args.data.display(), log_ends(&args.data)?);
+    let failed = |e: ServerError| Failure::from(e).in_directory(&args.data);
+    let (dir, ends) = (args.data.display(), log_ends(&args.data).map_err(failed)?);
     say!("{}", sentence(&ends));
     say!(
         "commits behind entry {} that other members have are lost, and what became of them is unknown",
@@ -304,7 +309,7 @@ fn rescued(args: &args::Rescue) -> Outcome {
             &format!("if the quorum is lost for good, run `tercel group rescue --data {dir} --yes`"),
         )?;
     }
-    let me = rescue(&args.data, args.advertise.as_ref())?;
+    let me = rescue(&args.data, args.advertise.as_ref()).map_err(failed)?;
     say!(
         "member {me} is the first of a new group with a new secret; serve it, let others join, and remove the old members' \
          directories:"

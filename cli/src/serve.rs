@@ -214,7 +214,9 @@ fn serve(
     }
     watchdog.watch(Some(server.stopper()));
     notify::tell("READY=1");
-    if let Some(text) = elsewhere(&args.data, server.addresses()) {
+    // One that has just told its address knows an older list.
+    let has_told = args.member.join.is_some() || args.member.advertise.is_some();
+    if let Some(text) = elsewhere(&args.data, server.addresses()).filter(|_| !has_told) {
         tracing::warn!("{text}");
     }
     if !losses(&args.data).map_err(ServerError::from)?.is_empty() {

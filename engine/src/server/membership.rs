@@ -455,7 +455,7 @@ const RELIEVED_AGAIN_US: u64 = 10_000_000;
 
 /// Why a member stops that was removed.
 pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \
-             begin anew with an empty directory: `tercel serve --data DIR --join ADDR`";
+             begin anew with an empty directory: `tercel serve --data DIR --join ADDR --secret FILE`";
 
 /// The version of packets and entries: members of a group speak the same.
 pub const MEMBERS_VERSION: u16 = 10;

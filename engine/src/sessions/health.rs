@@ -176,7 +176,11 @@ fn not_leading(cx: &Cx) -> (HealthState, String) {
     };
     let at = &leader.address;
     if group.members.get(group.me).is_none() {
-        let text = format!("member {} is not on the list of its group, which {at} leads", group.me);
+        let text = format!(
+            "member {} is not on the list of its group, which {at} leads, as far as its log goes: it has just joined and catches \
+             up, or was removed",
+            group.me
+        );
         return (HealthState::NotLeading, text);
     }
     let unsure = match group.is_sure {

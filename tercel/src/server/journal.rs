@@ -79,7 +79,9 @@ impl Journal {
     pub(super) fn look(&mut self, machine: &Machine) {
         let unled_us = machine.unled_us().unwrap_or(0);
         if unled_us >= HEARD_US && !self.is_unled {
-            tracing::warn!("no member of the group leads: start the members that are down for a quorum");
+            tracing::warn!(
+                "no member of the group leads, as far as this one hears: `tercel group status` and `health` say what to do"
+            );
         } else if unled_us == 0 && self.is_unled {
             tracing::info!("a member of the group leads again");
         }

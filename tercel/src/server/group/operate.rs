@@ -86,7 +86,9 @@ pub fn change(
     let listed = members(servers)?;
     let named = listed.iter().find(|(id, _, address)| id.to_string() == member || address == member);
     let Some((id, ..)) = named else {
-        let text = format!("{member} is no member of the group; `tercel group status` lists them");
+        let text = format!(
+            "{member} is no member of the group: a server joins first (`tercel serve --join ADDR`); `tercel group status` lists them"
+        );
         return Err(Error::Denied(text));
     };
     let step = match what {
