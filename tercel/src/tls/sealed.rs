@@ -83,7 +83,7 @@ impl Sealed {
         Ok(())
     }
 
-    /// Seals bytes, and appends them as they are to be sent: [`sealed_bytes`] of them.
+    /// Seals bytes, and appends them as they are to be sent.
     ///
     /// # Errors
     /// If so much was sealed that the keys are used up, which no connection lives to see.
