@@ -311,7 +311,20 @@ impl<'a> Catalogue<'a> {
                 _ => high = middle,
             }
         }
-        let Some(last) = low.checked_sub(1) else { return Ok(None) };
+        let Some(last) = low.checked_sub(1) else {
+            // The moment may be in the first object, if nobody can read that.
+            let Some(names) = all.first() else {
+                return Err(self.missing_between(run, run.first.saturating_sub(1), run.last + 1));
+            };
+            let first = ends_in(&names[0]).map_or(run.first, |(first, _)| first);
+            if first > run.first {
+                return Err(self.missing_between(run, run.first.saturating_sub(1), first));
+            }
+            if begins(0).is_none() {
+                names.iter().try_for_each(|name| self.object(name).map(drop))?;
+            }
+            return Ok(None);
+        };
         let of_last = all[last].iter().filter_map(|name| self.object(name).ok());
         let times: Vec<_> = of_last.flat_map(|(object, _)| object.times).collect();
         let found = times.iter().filter(|(at, _)| *at <= ms).map(|(_, stamp)| stamp.0).max();

@@ -107,6 +107,7 @@ fn missing_object_is_not_bridged(place: &dyn Place) {
     let mut parts = Vec::new();
     space.count(1);
     archived(&writer, space.last());
+    let first_ms = writer.status().upto_ms;
     for _ in 0..4 {
         let before = space.last().0;
         space.count(6);
@@ -154,6 +155,11 @@ fn missing_object_is_not_bridged(place: &dyn Place) {
                         }
                     }
                 }
+            }
+            if *name == logs[0] {
+                // The moment is in the first object of all.
+                let why = restored(&*store, Until::Moment(first_ms), &data).unwrap_err().to_string();
+                assert!(why.contains("log/"), "{why}");
             }
             let wrong = Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong;
             let upto = format!("everything up to commit {}", first - 1);
