@@ -413,7 +413,9 @@ impl Port for Inline<'_> {
 
     fn caller(&self) -> Option<Principal> {
         let at = self.at.borrow();
-        let conn = at.0.sessions.conn_of(self.client)?;
-        at.0.cx.work.seats.who(conn).map(|who| Principal::clone(who))
+        let conn = at.0.sessions.conn_of(self.client);
+        // One that is gone is nobody, and not the program itself.
+        let who = conn.and_then(|conn| at.0.cx.work.seats.who(conn));
+        Some(who.map_or(Principal::Anyone, |who| Principal::clone(who)))
     }
 }
