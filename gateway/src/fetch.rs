@@ -54,11 +54,11 @@ pub fn fetch(url: &str) -> Result<Vec<u8>, String> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let fetched = async { time::timeout(PATIENCE, fetched(&uri)).await };
         let late = |_| format!("{uri}: no answer within {} s", PATIENCE.as_secs());
-        runtime
-            .map_err(|e| e.to_string())?
-            .block_on(fetched)
-            .map_err(late)?
-            .map_err(|why| format!("{uri}: {why}"))
+        let runtime = runtime.map_err(|e| e.to_string())?;
+        let fetched = runtime.block_on(fetched);
+        // A look-up of the name may go on for longer.
+        runtime.shutdown_background();
+        fetched.map_err(late)?.map_err(|why| format!("{uri}: {why}"))
     };
     let thread = thread::Builder::new().name("tercel-fetch".into()).spawn(work).map_err(|e| e.to_string())?;
     thread.join().unwrap_or_else(|_| Err("the thread that fetched it has failed".into()))

@@ -32,7 +32,7 @@ use crate::answer::{self, Answer, refused, with};
 use crate::asked::Asked;
 use crate::callers::{Callers, Door};
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
-use crate::https::{FOR_EVER, Https};
+use crate::https::FOR_EVER;
 use crate::json::call::cut;
 use crate::pace::{Link, Paced};
 
@@ -100,7 +100,7 @@ async fn room(of: &Arc<Semaphore>, links: &[Weak<Link>]) -> Result<OwnedSemaphor
         }
         let all = links.iter().filter_map(Weak::upgrade).filter_map(|link| Some((link.silence()?, link)));
         let is_useless = |(silent, unfinished): (Duration, Duration)| {
-            // Of two requests on one connection nothing is unfinished.
+            // Between two requests nothing is unfinished.
             silent >= SILENT || unfinished >= UNFINISHED && silent < unfinished
         };
         let useless: Vec<_> = all.filter(|(silence, _)| is_useless(*silence)).collect();
@@ -139,18 +139,29 @@ async fn connection(
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SENT_BYTES_MAX);
     let Some(https) = &gate.https else {
         let stream = Paced::new(stream, link.clone(), idle);
-        return talk((stream, FOR_EVER), &Door::new(gate, callers, None), &link, stop, idle).await;
+        let known = Known { time: FOR_EVER, taken_back: None };
+        return talk((stream, known), &Door::new(gate, callers, None), &link, stop, idle).await;
     };
+    // The handshake may begin by the authorities before.
+    let taken_back = Some(https.taken_back());
     let shaken = https.accept(stream, |stream| Paced::new(stream, link.clone(), idle));
     let shaken = unless(&mut stop, unless(&mut link.is_cut(), shaken)).await;
-    let Some(Some(Some((stream, known_for, caller)))) = shaken else { return };
-    talk((stream, known_for), &Door::new(gate, callers, caller), &link, stop, idle).await;
+    let Some(Some(Some((stream, time, caller)))) = shaken else { return };
+    let known = Known { time, taken_back };
+    talk((stream, known), &Door::new(gate, callers, caller), &link, stop, idle).await;
 }
 
-/// Reads requests and answers them, until the peer or the gateway ends that, or the time is over for which
-/// the peer is known.
+/// The bounds of what is known of a peer.
+struct Known {
+    /// Time until its certificate ends.
+    time: Duration,
+    /// Tells when an authority is taken back; none without HTTPS.
+    taken_back: Option<watch::Receiver<u64>>,
+}
+
+/// Reads requests and answers them, until the peer or the gateway ends that, or the peer is known no longer.
 async fn talk(
-    (stream, known_for): (impl AsyncRead + AsyncWrite + Unpin, Duration),
+    (stream, Known { time: known_for, mut taken_back }): (impl AsyncRead + AsyncWrite + Unpin, Known),
     door: &Door,
     link: &Arc<Link>,
     mut stop: watch::Receiver<bool>,
@@ -161,7 +172,6 @@ async fn talk(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD_BYTES_MAX);
     let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let mut taken_back = door.own().https.as_ref().map(Https::taken_back);
     let is_taken_back = async {
         match &mut taken_back {
             Some(taken_back) => _ = taken_back.changed().await,

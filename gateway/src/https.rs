@@ -103,7 +103,7 @@ impl Https {
         }
     }
 
-    /// Tells when an authority of callers is taken back: who is connected shows its certificate again.
+    /// Tells when an authority of callers is taken back: connected callers show their certificates again.
     pub fn taken_back(&self) -> watch::Receiver<u64> {
         self.taken_back.subscribe()
     }

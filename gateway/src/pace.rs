@@ -36,9 +36,9 @@ pub struct Link {
 /// When a peer last did something.
 #[derive(Debug, Clone, Copy)]
 struct Signs {
-    /// It sent or took something.
+    /// The peer sent or took something.
     heard: Instant,
-    /// It asked for something, as a whole, or took something.
+    /// The peer asked for something, as a whole, or took something.
     useful: Instant,
 }
 
@@ -137,7 +137,7 @@ impl<S> Paced<S> {
             under_way.bytes += bytes;
             under_way.wait = None;
             self.link.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
-            // Of a handshake a peer takes bytes, too.
+            // A peer takes bytes of a handshake, too.
             match self.link.has_asked.load(Ordering::Relaxed) {
                 true => self.link.signs().iter_mut().for_each(|signs| *signs = Signs::now()),
                 false => self.link.hear(),
