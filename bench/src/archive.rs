@@ -248,7 +248,7 @@ fn restored(options: &Options, scratch: &Scratch) -> Result<[Row; 5], String> {
     ])
 }
 
-/// A backup of a server that runs, over plain files, and its restore.
+/// A backup of a server that runs, and its restore.
 fn backed_up(options: &Options, scratch: &Scratch, of: &Address) -> Result<[Row; 2], String> {
     options.say("a backup");
     let (dir, data) = (scratch.join("backup"), scratch.join("restored from it"));

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Warns if other users of this host can read a file that makes whoever has it this process's equal.
+/// Warns if other users of this host can read a key or a secret.
 pub(crate) fn see_private(file: &Path) {
     let mode = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.permissions().mode());
     let dir = match file.parent() {

@@ -371,7 +371,7 @@ impl Port for OfTask<'_> {
 
     fn remember(&self, oref: Oref, search: Search, has_ended_well: bool) {
         let mut all = unpoison(self.shared.searches.lock());
-        // An error is told once: whoever looks again asks again.
+        // An error is told once: the next look asks again.
         if !has_ended_well && !self.has_missed() {
             all.remove(&oref);
             return;

@@ -22,9 +22,9 @@ use tercel_wire::access::Principal;
 /// Lines that are not in the audit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Left {
-    /// There was no room for them.
+    /// Lines without room.
     lost: u64,
-    /// They are refusals that say what one before them did.
+    /// Refusals that say what one before them did.
     repeated: u64,
 }
 

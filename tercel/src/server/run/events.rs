@@ -137,7 +137,7 @@ impl Loop {
         }
     }
 
-    /// Ends a sealed connection, whoever made it.
+    /// Ends a sealed connection, of this server's making or another's.
     fn end_sealed(&mut self, core: &mut Core, now: Now, stream: Token) {
         let of_group = self.group.as_ref();
         let key = match of_group {
