@@ -513,6 +513,22 @@ impl<'a> Catalogue<'a> {
         self.run(run, Stamp(0), Stamp(u64::MAX), &mut |_, object| each(object))
     }
 
+    /// Gives the objects of these names that can be read, with their bytes.
+    pub(crate) fn readable(
+        &self,
+        names: impl Iterator<Item = String>,
+        mut each: impl FnMut(&str, &[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        for name in names {
+            match self.object(&name) {
+                Ok((object, _)) => each(&name, &object.encode().0)?,
+                Err(ArchiveError::Object { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// The ordered state of a base, which comes before its pages.
     pub(crate) fn state_of(&self, base: &Base) -> Result<Vec<u8>, ArchiveError> {
         let mut state = Vec::new();

@@ -1,5 +1,6 @@
 //! The settings of a writer.
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The settings of a writer.
@@ -17,6 +18,8 @@ pub struct Config {
     pub name: String,
     /// The clock: milliseconds since 1970.
     pub clock: fn() -> u64,
+    /// The file by which a server that starts again knows of its archive, see [`memory`](crate::memory).
+    pub memory: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -29,6 +32,7 @@ impl Default for Config {
             keep: Duration::from_secs(14 * 86_400),
             name: format!("process {} on {host}", std::process::id()),
             clock: now_ms,
+            memory: None,
         }
     }
 }

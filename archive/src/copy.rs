@@ -6,12 +6,21 @@ use crate::moment::time_text;
 use crate::object::Object;
 use crate::store::{Store, StoreError};
 
-/// Copies an archive into a store that has none, or goes on with an earlier copy there. Gives the number of
-/// objects that were written.
+/// What a copy has come to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// Objects that were written.
+    pub written: u64,
+    /// Objects that are missing or damaged, and so are not in the copy either, a sentence each.
+    pub wrong: Vec<String>,
+}
+
+/// Copies an archive into a store that has none, or goes on with an earlier copy there. The copy of a damaged
+/// archive has all that can be read of it.
 ///
 /// # Errors
-/// If an object is damaged, or a store fails, or the other store has another archive, or more of this one.
-pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> Result<u64, ArchiveError> {
+/// If a store fails, or the other store has another archive, or more of this one.
+pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> Result<Copied, ArchiveError> {
     let catalogue = Catalogue::open(from)?;
     let there = Head::read(to)?;
     if let Some((head, _)) = there.as_ref().filter(|(head, _)| head.space != catalogue.head.space) {
@@ -33,27 +42,34 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
             from.url()
         )));
     }
-    let mut written = 0;
+    let mut copied = Copied::default();
     let mut put = |name: &str, bytes: &[u8]| -> Result<(), ArchiveError> {
         if to.put(name, bytes)? {
-            written += 1;
+            copied.written += 1;
         } else if to.get(name)?.as_deref() != Some(bytes) {
             let (what, why) = (format!("writing {name}"), "another object is there".into());
             return Err(StoreError::Failed { store: to.url(), what, why }.into());
         }
-        progress(written);
+        progress(copied.written);
         Ok(())
     };
+    let mut wrong = Vec::new();
     for base in &catalogue.head.bases {
-        catalogue.pieces(base, |piece| {
+        let walked = catalogue.pieces(base, |piece| {
             let name = piece_name(base.stamp, base.ms, piece.position);
             put(&name, &piece.encode().0)
-        })?;
+        });
+        if is_damaged(walked, &mut wrong)? {
+            let names = (0..base.pieces).map(|piece| piece_name(base.stamp, base.ms, piece));
+            catalogue.readable(names, &mut put)?;
+        }
     }
     for run in &catalogue.head.runs {
-        catalogue.walk(run, |object| {
-            put(&log_name(run.view, object.first.0, object.last.0), &object.encode().0)
-        })?;
+        let walked = catalogue
+            .walk(run, |object| put(&log_name(run.view, object.first.0, object.last.0), &object.encode().0));
+        if is_damaged(walked, &mut wrong)? {
+            catalogue.readable(catalogue.names_of(run)?.into_values().flatten(), &mut put)?;
+        }
     }
     let new = catalogue.head.to_bytes();
     let old = there.map(|(_, bytes)| bytes);
@@ -61,7 +77,18 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         let (what, why) = ("replacing head".into(), "another copy is under way".into());
         return Err(StoreError::Failed { store: to.url(), what, why }.into());
     }
-    Ok(written)
+    Ok(Copied { wrong, ..copied })
+}
+
+/// Notes an object that is missing or damaged.
+fn is_damaged(walked: Result<(), ArchiveError>, wrong: &mut Vec<String>) -> Result<bool, ArchiveError> {
+    match walked {
+        Err(error @ ArchiveError::Object { .. }) => {
+            wrong.push(error.to_string());
+            Ok(true)
+        }
+        walked => walked.map(|()| false),
+    }
 }
 
 /// Says whether an archive has gone on from a head: it has all of that, but for what it has removed as old.
@@ -88,6 +115,10 @@ fn has_run(run: &Run, of: &Catalogue<'_>) -> Result<bool, ArchiveError> {
     for other in of.head.runs.iter().filter(|other| (other.view, other.history) == (run.view, run.history)) {
         if other.first > run.last || other.last < run.last {
             continue;
+        }
+        // The head vouches for it, whether it can still be read or not.
+        if (other.last, &other.digest) == (run.last, &run.digest) {
+            return Ok(true);
         }
         for name in of.names_of(other)?.into_values().flatten() {
             if !name.ends_with(&format!("-{:020}", run.last)) {

@@ -13,6 +13,7 @@
 //! | [`object`] | the bytes of log objects and of pieces of bases |
 //! | [`head`] | the one object that is changed: who writes, and what there is |
 //! | [`writer`] | the thread that archives |
+//! | [`memory`] | what a server knows of its archive while its place is away |
 //! | `reading` | the reading of a server's log, from one session of the writer to the next |
 //! | `pieces` | the putting of objects |
 //! | [`catalogue`] | what an archive has, read and verified |
@@ -30,6 +31,7 @@ pub mod config;
 pub mod copy;
 pub mod dir;
 pub mod head;
+pub mod memory;
 pub mod moment;
 pub mod object;
 mod pieces;

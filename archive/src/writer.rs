@@ -10,7 +10,7 @@
 //! until its server leads a later view. Of the writers of a group's members that of the leader writes, and
 //! the others wait.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Ordering as Cmp;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +29,7 @@ use thiserror::Error;
 use crate::catalogue::{ArchiveError, Catalogue};
 use crate::config::{Config, now_ms};
 use crate::head::{Base, Gap, HEAD, Head, History, LastEntry, Run, base_begin, hex, log_name, unhex};
+use crate::memory::Memory;
 use crate::object::{Digest, Kind, Object, digest_of, put_entry};
 use crate::pieces::{PIECE_BYTES, Pieces, put_log};
 use crate::reading::{Kept, Open, Reading};
@@ -117,15 +118,16 @@ impl Writer {
             Err(error) => return Err(error),
         }
         let (status, stop) = (Arc::<Mutex<Status>>::default(), Arc::<AtomicBool>::default());
+        let memory = Memory::read(config.memory.as_deref(), &store.url());
         let mut writing = Writing {
             tap,
             store,
             owner: drawn(&config.name),
+            memory: RefCell::new(memory),
             config,
             status: status.clone(),
             stop: stop.clone(),
             is_behind: Cell::new(false),
-            has_claimed: Cell::new(false),
         };
         let begun = std::thread::Builder::new().name("tercel-archive".into()).spawn(move || writing.run());
         let failed = |why: std::io::Error| StoreError::Failed {
@@ -191,8 +193,8 @@ struct Writing {
     stop: Arc<AtomicBool>,
     /// The log's bound was reached before a reader of this had come so far.
     is_behind: Cell<bool>,
-    /// The archive was there, and was this writer's.
-    has_claimed: Cell<bool>,
+    /// The archive, if it was there and this server's.
+    memory: RefCell<Memory>,
 }
 
 impl Writing {
@@ -275,6 +277,11 @@ impl Writing {
     }
 
     fn archive(&self, reading: &mut Option<Reading>) -> Result<(), Stopped> {
+        // The log is kept from there on, also while the place of the archive is away.
+        let last = self.memory.borrow().last().filter(|_| reading.is_none()).cloned();
+        if let Some(last) = last {
+            *reading = self.reading_behind(last, (self.config.clock)())?.ok();
+        }
         let of_before = reading.as_ref().map(|reading| {
             let reader = reading.reader.lock();
             (reader.space(), reader.view())
@@ -305,12 +312,7 @@ impl Writing {
 
     /// A reader that begins now: a base that is taken behind it can be gone on with.
     fn fresh(&self) -> Result<LogReader, Stopped> {
-        self.tap.log(0).map_err(|error| match error {
-            BackupError::Refused(refused) if refused.reason == Refusal::NotLeader => {
-                Stopped::Follows(refused.text)
-            }
-            error => error.into(),
-        })
+        self.tap.log(0).map_err(of_reader)
     }
 
     /// Archives what is read.
@@ -361,7 +363,7 @@ impl Writing {
     fn claim(&self, space: tercel::SpaceId, view: ViewId) -> Result<Claimed, Stopped> {
         let (mut head, old) = match Head::read(&*self.store)? {
             // Perhaps of a place that is not mounted. Another archive there would hide that.
-            None if self.has_claimed.get() => return Err(Stopped::Store(self.gone())),
+            None if self.memory.borrow().has_one() => return Err(Stopped::Store(self.gone())),
             None => (Head::new(space, self.owner, &self.config.name, view), None),
             Some((head, bytes)) => (head, Some(bytes)),
         };
@@ -409,7 +411,7 @@ impl Writing {
         let new = claimed.head.to_bytes();
         if self.store.swap(HEAD, claimed.bytes.as_deref(), &new)? {
             claimed.bytes = Some(new);
-            self.has_claimed.set(true);
+            self.memory.borrow_mut().set(&self.store.url(), claimed.head.last.as_ref());
             self.told(claimed);
             return Ok(());
         }
@@ -437,8 +439,12 @@ impl Writing {
 
     fn gone(&self) -> StoreError {
         let what = "reading head".into();
-        let why = "the archive was there and is gone: bring its place back, or restart the server to begin another one";
-        StoreError::Failed { store: self.store.url(), what, why: why.into() }
+        let memory = self.memory.borrow();
+        let remove = memory.path().map_or(String::new(), |path| format!("remove {} and ", path.display()));
+        let why = format!(
+            "the archive was there and is gone: bring its place back, or {remove}restart the server to begin another one"
+        );
+        StoreError::Failed { store: self.store.url(), what, why }
     }
 
     fn told(&self, claimed: &Claimed) {
@@ -464,29 +470,36 @@ impl Writing {
             };
             self.gap(claimed, why).map(|()| None)
         };
-        // The archived entry is read once more, and compared.
+        let reading = self.reading_behind(last, claimed.now(&self.config))?;
+        drop(fresh);
+        match reading {
+            Ok(reading) => Ok(Some(reading)),
+            Err(reason) => gap(claimed, reason),
+        }
+    }
+
+    /// The reading of the log behind an archived entry, which is read once more, and compared; the reason if
+    /// the log has it no more.
+    fn reading_behind(&self, last: LastEntry, now_ms: u64) -> Result<Result<Reading, Refusal>, Stopped> {
         let reader = match self.tap.log(last.position.saturating_sub(1)) {
             Ok(began) => Kept::new(began),
-            Err(BackupError::Refused(refused)) if is_gap(refused.reason) => {
-                return gap(claimed, refused.reason);
-            }
-            Err(error) => return Err(error.into()),
+            Err(BackupError::Refused(refused)) if is_gap(refused.reason) => return Ok(Err(refused.reason)),
+            Err(error) => return Err(of_reader(error)),
         };
-        drop(fresh);
         let mut entries = match self.some_entries(&reader) {
-            Err(Stopped::Behind) => return gap(claimed, Refusal::TooOld),
+            Err(Stopped::Behind) => return Ok(Err(Refusal::TooOld)),
             Err(Stopped::Server(BackupError::Refused(refused))) if is_gap(refused.reason) => {
-                return gap(claimed, refused.reason);
+                return Ok(Err(refused.reason));
             }
             entries => entries?,
         };
         let first = entries.remove(0);
         if first.stamp.0 != last.stamp || hex(&digest_of(&first)) != last.digest {
-            return gap(claimed, Refusal::OtherHistory);
+            return Ok(Err(Refusal::OtherHistory));
         }
         let mut open = Open::new(last);
-        open.take(entries, claimed.now(&self.config));
-        Ok(Some(Reading { reader, open }))
+        open.take(entries, now_ms);
+        Ok(Ok(Reading { reader, open }))
     }
 
     /// Notes that entries are missing: a base must follow.
@@ -733,6 +746,16 @@ const ANOTHER_HISTORY: &str = "the server's log is another history";
 /// The reasons of gaps of one history.
 const BOUND_REACHED: &str = "the log's bound was reached before the archive had all of it";
 const NOT_KEPT: &str = "the log had gone on before this writer came: it is kept only while a writer reads it";
+
+/// The reason for which a reader of a server's log cannot begin.
+fn of_reader(error: BackupError) -> Stopped {
+    match error {
+        BackupError::Refused(refused) if refused.reason == Refusal::NotLeader => {
+            Stopped::Follows(refused.text)
+        }
+        error => error.into(),
+    }
+}
 
 /// Says whether a server's refusal means that the log is not there to go on with.
 fn is_gap(reason: Refusal) -> bool {

@@ -15,6 +15,7 @@ use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::config::Config;
 use tercel_archive::copy::copy;
+use tercel_archive::memory::MEMORY;
 use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Outlook, Until, outlook, outlook_set, restore, restore_set};
 use tercel_archive::store::{Store, StoreError};
@@ -271,10 +272,12 @@ fn copy_to(args: &args::ArchiveCopy, term: &Term) -> Outcome {
     let from = existing(&args.from, &access)?;
     let to = tercel_archive::open(&args.to, &access).map_err(refused)?;
     let bar = term.bar(0, THINGS, "copying");
-    let written = copy(&*from, &*to, |done| bar.set_position(done));
+    let copied = copy(&*from, &*to, |done| bar.set_position(done));
     bar.finish_and_clear();
-    tell!("{} {}", term.green("copied"), count(written.map_err(failed)?, "object", "objects"));
-    Ok(ExitCode::SUCCESS)
+    let copied = copied.map_err(failed)?;
+    tell!("{} {}", term.green("copied"), count(copied.written, "object", "objects"));
+    copied.wrong.iter().for_each(|wrong| tell!("{} {wrong}", term.red("left out:")));
+    Ok(if copied.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn take_for(args: &args::ArchiveTake, term: &Term) -> Outcome {
@@ -312,11 +315,12 @@ impl Archiving {
     /// Begins to archive a server, and tells of what goes wrong.
     pub fn begin(
         server: &Server,
+        data: &Path,
         store: Arc<dyn Store>,
         every: Duration,
         tell: fn(&str),
     ) -> Result<Archiving, StoreError> {
-        let config = Config { every, ..Config::default() };
+        let config = Config { every, memory: Some(data.join(MEMORY)), ..Config::default() };
         let writer = Writer::start(Tap::of(server), server.space(), store, config)?;
         let is_over = Arc::<AtomicBool>::default();
         let over = is_over.clone();

@@ -187,7 +187,8 @@ fn serve(
     let place = |url| Archiving::place(url, archived.archive_credentials.as_deref());
     let place = archived.archive.as_deref().map(place).transpose()?;
     let server = Server::start(config).map_err(not_started)?;
-    let archiving = place.map(|store| Archiving::begin(&server, store, archived.archive_every, note));
+    let begin = |store| Archiving::begin(&server, &args.data, store, archived.archive_every, note);
+    let archiving = place.map(begin);
     let archiving = archiving.transpose().map_err(|why| Failure::of_sentence(&why.to_string()))?;
     let recovered = server.recovered();
     let how = match (recovered.created, recovered.torn) {

@@ -222,7 +222,8 @@ impl Service {
     fn answer(&self, arrived: &Arrived) -> Option<(Answer, bool)> {
         let mut state = self.lock();
         let prefix = arrived.query.iter().find(|(name, _)| name == "prefix");
-        let key = arrived.path.strip_prefix(&format!("/{BUCKET}")).map(|key| key.trim_start_matches('/'));
+        let path = decoded(&arrived.path.replace('+', "%2B"));
+        let key = path.strip_prefix(&format!("/{BUCKET}")).map(|key| key.trim_start_matches('/'));
         let is_list = arrived.query.iter().any(|(name, _)| name == "list-type");
         let request = Request {
             method: arrived.method.clone(),

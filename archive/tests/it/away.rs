@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use tercel::backup::stream::Tap;
 use tercel_archive::catalogue::Catalogue;
+use tercel_archive::config::Config;
 use tercel_archive::head::Head;
+use tercel_archive::memory::MEMORY;
 use tercel_archive::restore::Until;
 use tercel_archive::store::{Store, StoreError};
+use tercel_archive::writer::Writer;
 
+use crate::around::{Around, Changed};
 use crate::failing::{Failing, Fails};
 use crate::place::{Place, directories, in_each_store};
-use crate::single::{Counting, archived, restored, until};
+use crate::single::{Counting, archived, quick, restored, until};
 
 /// A store that goes away amid commits of so many megabytes, and for the seconds of `TERCEL_TEST_AWAY_S` amid
 /// small ones. Gives the archive's gaps.
@@ -62,30 +67,65 @@ fn gap_beyond_the_bound_has_its_reason() {
     assert!(gaps.len() == 1 && gaps[0].contains("bound"), "{gaps:?}");
 }
 
+/// A server that starts again while the place of its archive is away, or is an empty mount point, begins no other
+/// archive there, and keeps the log for the one that comes back.
+#[test]
+fn restart_while_the_place_is_away_loses_nothing() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), directories());
+    let dir = dir.path();
+    let remembering = || Config { memory: Some(dir.join("space").join(MEMORY)), ..quick() };
+    let start = |space: &Counting, store: Arc<dyn Store>| {
+        Writer::start(Tap::of(&space.server), space.server.space(), store, remembering()).unwrap()
+    };
+    let mut space = Counting::begin(&dir.join("space"), 128 << 20);
+    let writer = start(&space, place.store("archive"));
+    until(&writer, |status| status.bases > 0);
+    space.count(3);
+    archived(&writer, space.last());
+    writer.stop();
+    space.count(1);
+    let (counter, model) = space.stop();
+
+    let (mounted, elsewhere) = (place.path().join("archive"), dir.join("elsewhere"));
+    std::fs::rename(&mounted, &elsewhere).unwrap();
+    let mut space = Counting::restored(&dir.join("space"), counter, model);
+    let writer = start(&space, place.store("archive"));
+    let (_, why) = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
+    let file = dir.join("space").join(MEMORY).display().to_string();
+    assert!(why.contains("is gone") && why.contains(&format!("remove {file}")), "{why}");
+    // More than would be kept for nobody.
+    space.fill(40);
+    assert_eq!(std::fs::read_dir(&mounted).unwrap().count(), 0, "nothing is begun there");
+    std::fs::remove_dir(&mounted).unwrap();
+    std::fs::rename(&elsewhere, &mounted).unwrap();
+    archived(&writer, space.last());
+    writer.stop();
+
+    let store = place.store("archive");
+    let archive = Catalogue::open(&*store).unwrap();
+    assert_eq!((archive.head.gaps.len(), archive.head.bases.len()), (0, 1));
+    assert_eq!(archive.verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+    assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+
+    // The operator begins another one.
+    std::fs::rename(&mounted, &elsewhere).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let writer = start(&space, place.store("archive"));
+    until(&writer, |status| status.bases > 0);
+}
+
 /// A store of which one object of a kind takes longer than a server bears silence.
 struct Slow(Arc<dyn Store>, &'static str, AtomicBool);
 
-impl Store for Slow {
-    fn url(&self) -> String {
-        self.0.url()
+impl Around for Slow {
+    fn store(&self) -> &dyn Store {
+        &*self.0
     }
     fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
         if name.starts_with(self.1) && !self.2.swap(true, SeqCst) {
             std::thread::sleep(Duration::from_secs(15));
         }
         self.0.put(name, bytes)
-    }
-    fn swap(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> Result<bool, StoreError> {
-        self.0.swap(name, old, new)
-    }
-    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.0.get(name)
-    }
-    fn list(&self, begin: &str) -> Result<Vec<String>, StoreError> {
-        self.0.list(begin)
-    }
-    fn remove(&self, name: &str) -> Result<(), StoreError> {
-        self.0.remove(name)
     }
 }
 
@@ -94,7 +134,7 @@ fn slow_store_is_no_trouble_of_the_server() {
     let (dir, place) = (tempfile::tempdir().unwrap(), directories());
     let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
     let whole = place.store("archive");
-    let slow: Arc<dyn Store> = Arc::new(Slow(whole.clone(), "log/", AtomicBool::new(false)));
+    let slow: Arc<dyn Store> = Arc::new(Changed(Slow(whole.clone(), "log/", AtomicBool::new(false))));
     let writer = space.archive(&slow);
     until(&writer, |status| status.bases > 0);
     space.count(5);
@@ -111,7 +151,8 @@ fn slow_store_is_no_trouble_of_the_server() {
 fn base_that_a_slow_store_ends_says_so() {
     let (dir, place) = (tempfile::tempdir().unwrap(), directories());
     let space = Counting::begin(&dir.path().join("space"), 1 << 30);
-    let slow: Arc<dyn Store> = Arc::new(Slow(place.store("archive"), "base/", AtomicBool::new(false)));
+    let slow: Arc<dyn Store> =
+        Arc::new(Changed(Slow(place.store("archive"), "base/", AtomicBool::new(false))));
     let writer = space.archive(&slow);
     let (_, why) = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
     assert!(why.contains("a piece took 15 s"), "{why}");

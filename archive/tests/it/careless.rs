@@ -11,6 +11,7 @@ use tercel_archive::writer::Writer;
 use tercel::Stamp;
 use tercel_archive::restore::Until;
 
+use crate::around::{Around, Changed};
 use crate::place::{Place, directories, in_each_store};
 use crate::single::{Counting, archived, quick, restored, until};
 
@@ -26,9 +27,9 @@ enum Breaks {
 
 struct Careless(Arc<dyn Store>, Breaks);
 
-impl Store for Careless {
-    fn url(&self) -> String {
-        self.0.url()
+impl Around for Careless {
+    fn store(&self) -> &dyn Store {
+        &*self.0
     }
     fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
         if self.1 == Breaks::WritesOver {
@@ -43,15 +44,6 @@ impl Store for Careless {
         while !self.0.swap(name, self.0.get(name)?.as_deref(), new)? {}
         Ok(true)
     }
-    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.0.get(name)
-    }
-    fn list(&self, begin: &str) -> Result<Vec<String>, StoreError> {
-        self.0.list(begin)
-    }
-    fn remove(&self, name: &str) -> Result<(), StoreError> {
-        self.0.remove(name)
-    }
 }
 
 /// An older writer was held up, and puts its object where a later one's is by now.
@@ -59,7 +51,7 @@ fn object_written_over_is_found(place: &dyn Place) {
     for (breaks, is_found) in [(Breaks::Nothing, false), (Breaks::WritesOver, true)] {
         let dir = tempfile::tempdir().unwrap();
         let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
-        let store: Arc<dyn Store> = Arc::new(Careless(place.store(&format!("{breaks:?}")), breaks));
+        let store: Arc<dyn Store> = Arc::new(Changed(Careless(place.store(&format!("{breaks:?}")), breaks)));
         let writer = space.archive(&store);
         until(&writer, |status| status.bases > 0);
         for _ in 0..3 {
@@ -81,7 +73,7 @@ fn head_moved_without_compare_is_found(place: &dyn Place) {
     for (breaks, stopped) in [(Breaks::Nothing, 1), (Breaks::SwapsBlindly, 0)] {
         let dir = tempfile::tempdir().unwrap();
         let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
-        let store: Arc<dyn Store> = Arc::new(Careless(place.store(&format!("{breaks:?}")), breaks));
+        let store: Arc<dyn Store> = Arc::new(Changed(Careless(place.store(&format!("{breaks:?}")), breaks)));
         let writers = ["one", "two"].map(|name| {
             let config = Config { name: name.into(), ..quick() };
             Writer::start(Tap::of(&space.server), space.server.space(), store.clone(), config).unwrap()

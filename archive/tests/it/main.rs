@@ -1,6 +1,7 @@
 //! Archives of real servers, in directories and buckets: written, lost in the middle, raced for, damaged,
 //! and restored.
 
+mod around;
 mod away;
 #[cfg(feature = "s3")]
 mod buckets;

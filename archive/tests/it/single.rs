@@ -16,6 +16,7 @@ use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::{Store, StoreError};
 use tercel_archive::writer::{Status, Writer};
 
+use crate::around::{Around, Changed};
 use crate::failing::{Failing, Fails};
 use crate::place::{Place, in_each_store};
 
@@ -316,12 +317,9 @@ fn of_two_writers_one_stops_by_name(place: &dyn Place) {
 /// A store in which an older writer changes the head once, just before the first swap of it.
 struct Meddled(Arc<dyn Store>, AtomicBool);
 
-impl Store for Meddled {
-    fn url(&self) -> String {
-        self.0.url()
-    }
-    fn put(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
-        self.0.put(name, bytes)
+impl Around for Meddled {
+    fn store(&self) -> &dyn Store {
+        &*self.0
     }
     fn swap(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> Result<bool, StoreError> {
         if !self.1.swap(true, SeqCst) {
@@ -330,15 +328,6 @@ impl Store for Meddled {
             assert!(self.0.swap(HEAD, Some(&bytes), &head.to_bytes())?);
         }
         self.0.swap(name, old, new)
-    }
-    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.0.get(name)
-    }
-    fn list(&self, begin: &str) -> Result<Vec<String>, StoreError> {
-        self.0.list(begin)
-    }
-    fn remove(&self, name: &str) -> Result<(), StoreError> {
-        self.0.remove(name)
     }
 }
 
@@ -356,13 +345,13 @@ fn writer_takes_over_from_an_earlier_view(place: &dyn Place) {
     (head.view.0, head.owner, head.writer) = (head.view.0 - 1, "another".into(), "the one before".into());
     assert!(store.swap(HEAD, Some(&bytes), &head.to_bytes()).unwrap());
 
-    let meddled = Arc::new(Meddled(store.clone(), AtomicBool::new(false)));
+    let meddled = Arc::new(Changed(Meddled(store.clone(), AtomicBool::new(false))));
     let through: Arc<dyn Store> = meddled.clone();
     let writer = space.archive(&through);
     space.count(1);
     let last = space.last().0.0;
     let status = until(&writer, |status| status.ended.is_some() || status.stamp >= last);
-    assert!(status.ended.is_none() && meddled.1.load(SeqCst), "{status:?}");
+    assert!(status.ended.is_none() && meddled.0.1.load(SeqCst), "{status:?}");
 }
 
 /// Two servers of one space: the one whose view is older says so, and does not call it a wait.
@@ -403,13 +392,13 @@ fn every_flipped_object_is_found(place: &dyn Place) {
     }
     writer.stop();
     let copied = place.store("copied");
-    let objects = copy(&*store, &*copied, |_| ()).unwrap();
-    assert_eq!(copy(&*store, &*copied, |_| ()).unwrap(), 0, "a copy is gone on with");
+    let objects = copy(&*store, &*copied, |_| ()).unwrap().written;
+    assert_eq!(copy(&*store, &*copied, |_| ()).unwrap().written, 0, "a copy is gone on with");
     assert_eq!(restored(&*copied, Until::End, &dir.join("restored")).unwrap(), space.last().1);
     let names = copied.list("").unwrap();
     assert!(names.len() as u64 == objects + 1 && objects > 5, "{names:?}");
     let verify = || Catalogue::open(&*copied)?.verify(|_| ());
-    for name in names {
+    for name in names.clone() {
         let bytes = copied.get(&name).unwrap().unwrap();
         for at in [0, bytes.len() / 2, bytes.len() - 1] {
             let mut flipped = bytes.clone();
@@ -420,10 +409,24 @@ fn every_flipped_object_is_found(place: &dyn Place) {
                 Err(why) => assert_eq!(name, "head", "{why}"),
             }
         }
+        if [names.first(), names.last()].contains(&Some(&name)) {
+            copies_all_but(place, &*copied, &name, &names);
+        }
         place.set("copied", &name, None);
         assert!(verify().map_or(true, |verified| !verified.wrong.is_empty()), "{name} is missing");
         place.set("copied", &name, Some(&bytes));
         assert_eq!(verify().unwrap().wrong, Vec::<String>::new());
+    }
+}
+
+/// An archive of which one object is damaged is copied without that one, and its copy is gone on with.
+fn copies_all_but(place: &dyn Place, damaged: &dyn Store, name: &str, names: &[String]) {
+    let to = place.store(&format!("without {}", name.replace('/', "-")));
+    for _ in 0..2 {
+        let wrong = copy(damaged, &*to, |_| ()).unwrap().wrong;
+        assert!(wrong.len() == 1 && wrong[0].contains(name), "{wrong:?}");
+        let rest: Vec<String> = names.iter().filter(|other| *other != name).cloned().collect();
+        assert_eq!(to.list("").unwrap(), rest);
     }
 }
 
@@ -498,7 +501,7 @@ fn copy_onto_a_newer_archive_is_refused(place: &dyn Place) {
     let why = refused.err().map(|why| why.to_string()).unwrap_or_default();
     assert!(why.contains(&late.url()) && why.contains("no beginning"), "{why}");
     assert_eq!(late.get(HEAD).unwrap(), newer);
-    assert!(copy(&*late, &*early, |_| ()).unwrap() > 0, "a beginning is gone on with");
+    assert!(copy(&*late, &*early, |_| ()).unwrap().written > 0, "a beginning is gone on with");
     assert_eq!(early.get(HEAD).unwrap(), newer);
 }
 
