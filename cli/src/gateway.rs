@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::Receiver;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::{Address, AddressError, Addresses, Error};
@@ -27,7 +27,7 @@ pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
             }
         }
     };
-    let told = Signals::take()?.first()?;
+    let mut signals = Signals::take()?;
     raise_descriptors();
     let https = args.https.as_deref().map(|dir| Https::open(dir, args.https_callers.as_deref()));
     let https = https.transpose().map_err(|e| Failure::of_sentence(&e.to_string()))?;
@@ -45,7 +45,10 @@ pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
         ..Config::new(servers, &args.listen)
     };
     let end = Instant::now() + Duration::from_secs(args.wait.into());
-    let Some(gateway) = start(&config, &told, end)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(started) = signals.unless_told(move || start(&config, end))? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (gateway, told) = (started?, signals.first()?);
     say!("listening on {scheme}://{}", gateway.address());
     tercel_term::notify::tell("READY=1");
     let _ = told.recv();
@@ -55,12 +58,12 @@ pub fn run(args: &args::Gateway, tls: Option<&Path>) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts it once a server answers, and says that it waits for one. None if it is told to stop before.
-fn start(config: &Config, told: &Receiver<()>, end: Instant) -> Result<Option<Gateway>, Failure> {
+/// Starts it once a server answers, and says that it waits for one.
+fn start(config: &Config, end: Instant) -> Result<Gateway, Failure> {
     let mut is_told = false;
     loop {
         match Gateway::start(config.clone()) {
-            Ok(gateway) => return Ok(Some(gateway)),
+            Ok(gateway) => return Ok(gateway),
             Err(StartError::Space(Error::Unavailable(why))) if Instant::now() < end => {
                 if !is_told {
                     eprintln!("no server answers ({why}); trying again");
@@ -70,9 +73,7 @@ fn start(config: &Config, told: &Receiver<()>, end: Instant) -> Result<Option<Ga
             Err(StartError::Space(e)) => return Err(Failure::at_server(e, "SERVER")),
             Err(e) => return Err(Failure::of_sentence(&e.to_string())),
         }
-        if told.recv_timeout(STEP.min(end.saturating_duration_since(Instant::now()))).is_ok() {
-            return Ok(None);
-        }
+        thread::sleep(STEP.min(end.saturating_duration_since(Instant::now())));
     }
 }
 

@@ -85,7 +85,14 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
         // A mistake is found before the group is told of it.
         Server::rehearse(&config).map_err(|e| not_started(e).in_directory(&args.data))?;
         let servers = of_tls(servers.clone(), tls.as_ref());
-        let member = tercel::group::join(&args.data, &servers, at, secret.as_deref())?;
+        let (data, at, secret) = (args.data.clone(), at.clone(), secret.clone());
+        let join =
+            move || tercel::group::join(&data, &servers, &at, secret.as_deref()).map(|member| (member, at));
+        let Some(joined) = signals.unless_told(join)? else {
+            say!("stopped before the group had an answer; the same command goes on with the joining");
+            return Ok(ExitCode::SUCCESS);
+        };
+        let (member, at) = joined?;
         if let Some(secret) = invited.as_ref().and_then(|invited| invited.secret.as_ref()) {
             // The member's directory has it now.
             let _ = std::fs::remove_file(secret);

@@ -157,8 +157,9 @@ impl Asked {
     ///
     /// # Errors
     /// `Invalid` if that says something else.
-    pub fn transaction<'c>(&self, client: &'c Client, timeout: Duration) -> Result<Transaction<'c>, Wrong> {
-        let mut tx = client.transaction().isolation(Isolation::Snapshot).timeout(timeout);
+    pub fn transaction<'c>(&self, client: &'c Client) -> Result<Transaction<'c>, Wrong> {
+        // Without a time of its own: it does not wait for a server that is away for long.
+        let mut tx = client.transaction().isolation(Isolation::Snapshot);
         match self.parameter("fresh").as_deref() {
             None => {}
             Some("strict") => tx = tx.isolation(Isolation::Strict),

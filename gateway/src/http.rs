@@ -277,6 +277,9 @@ async fn waiting(
             Err(_) => return no_room("the large bodies in work have 16 MiB"),
         }
     }
+    if let Some(refused) = without_server(gate, &asked) {
+        return refused;
+    }
     let (places, max) = match asked.route.is_sign() {
         true => (&gate.signs, SIGNS_MAX),
         false => (&gate.in_flight, IN_FLIGHT_MAX),
@@ -305,6 +308,17 @@ async fn waiting(
         }
     }
 }
+
+/// The refusal of a request that would wait for a server while there has been none for some time.
+fn without_server(gate: &Gate, asked: &Asked) -> Option<Answer> {
+    let waits = !asked.route.is_sign() && asked.parameter("fresh").as_deref() != Some("stale");
+    let outage = tercel::tools::outage(&gate.client).ok().flatten().filter(|_| waits);
+    let (_, why) = outage.filter(|(time, _)| *time > OUTAGE)?;
+    Some(answer::error(&tercel::Error::Unavailable(format!("no server answers: {why}"))))
+}
+
+/// Time without a server after which requests do not wait for one: a group mostly has another leader by then.
+const OUTAGE: Duration = Duration::from_secs(2);
 
 /// Receives the body of a request, as far as there is room for it among all.
 async fn received(

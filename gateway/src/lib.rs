@@ -184,6 +184,7 @@ impl Gateway {
         let of_client = ClientConfig {
             cache_bytes: config.cache_bytes,
             transactions_max: TRANSACTIONS_MAX,
+            timeout: gate::PATIENCE,
             ..ClientConfig::default()
         };
         let client = Client::connect_with(config.servers.clone(), of_client.clone())?;

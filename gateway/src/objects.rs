@@ -12,7 +12,7 @@ use tercel::{Error, Oref, Token, Tx};
 
 use crate::answer::{self, Answer, of_type, with};
 use crate::asked::Asked;
-use crate::gate::{Gate, PATIENCE, Shown, located};
+use crate::gate::{Gate, Shown, located};
 use crate::json::call::Wrong;
 use crate::keys::is_kept;
 use crate::route::Route;
@@ -24,7 +24,7 @@ impl Gate {
         {
             return None;
         }
-        let transaction = asked.transaction(&self.client, Duration::ZERO).ok()?;
+        let transaction = asked.transaction(&self.client).ok()?.timeout(Duration::ZERO);
         let read = transaction.begin().and_then(|tx| read_now(&tx, &asked.path[2]));
         read.ok().map(|found| shown(asked, &found))
     }
@@ -41,7 +41,7 @@ impl Gate {
     }
 
     async fn roots(&self, asked: &Asked) -> Result<Answer, Wrong> {
-        let roots = asked.transaction(&self.client, PATIENCE)?.run_async(|tx| tx.roots()).await?;
+        let roots = asked.transaction(&self.client)?.run_async(|tx| tx.roots()).await?;
         let roots: Vec<Value> =
             roots.iter().map(|(name, r)| json!({ "name": name, "ref": r.oref().to_string() })).collect();
         Ok(answer::json(StatusCode::OK, &json!({ "roots": roots })))
@@ -52,7 +52,7 @@ impl Gate {
     /// # Errors
     /// As the transaction that reads it.
     async fn object(&self, asked: &Asked) -> Result<Answer, Wrong> {
-        let transaction = asked.transaction(&self.client, PATIENCE)?;
+        let transaction = asked.transaction(&self.client)?;
         let found = transaction.run_async(|tx| read_now(tx, &asked.path[2])).await?;
         Ok(shown(asked, &found))
     }

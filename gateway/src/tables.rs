@@ -15,7 +15,7 @@ use tercel::{Error, Ref, Tx};
 
 use crate::answer::{self, Answer};
 use crate::asked::Asked;
-use crate::gate::{Gate, PATIENCE, Shown, located};
+use crate::gate::{Gate, Shown, located};
 use crate::json::call::{Wrong, cut, to_json};
 use crate::json::parse;
 use crate::keys::is_kept;
@@ -54,14 +54,14 @@ impl Gate {
     /// that begins with these.
     pub fn table(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let page = Page::of(asked)?;
-        let reading = asked.transaction(&self.client, PATIENCE)?;
+        let reading = asked.transaction(&self.client)?;
         let top = reading.run(|tx| located(tx, &asked.path[2]))?;
         let table = tercel::tools::table(&self.client, top)?;
         if is_kept(&table.class) {
             return Err(Error::Denied(format!("the table {top} is the gateway's own")).into());
         }
         let entries = chosen(&table, asked)?;
-        let (rows, next) = asked.transaction(&self.client, PATIENCE)?.run(|tx| {
+        let (rows, next) = asked.transaction(&self.client)?.run(|tx| {
             let found = entries.page(tx, page.after.as_ref(), page.limit)?;
             let rows = found.entries.iter().filter_map(|(_, row)| match row {
                 RawValue::Reference(row) => Some(object(tx, *row)),
@@ -76,7 +76,7 @@ impl Gate {
     /// The entries of a map or set, all or those of a range.
     pub fn map(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let page = Page::of(asked)?;
-        let reading = asked.transaction(&self.client, PATIENCE)?;
+        let reading = asked.transaction(&self.client)?;
         let entries = reading.run(|tx| Entries::of_map(tx, Ref::new(located(tx, &asked.path[2])?)))?;
         let types = entries.types();
         let bound = |name: &str| {
@@ -90,7 +90,7 @@ impl Gate {
         let (from, to) = (bound("from").transpose()?, bound("to").transpose()?);
         let between = entries.clone().between(from.as_ref(), to.as_ref());
         let entries = between.map_err(|what| Wrong::invalid(what, a_key(&types)))?;
-        let found = asked.transaction(&self.client, PATIENCE)?.run(|tx| {
+        let found = asked.transaction(&self.client)?.run(|tx| {
             let found = entries.page(tx, page.after.as_ref(), page.limit)?;
             // The maps of a gateway lead to objects of one class.
             if let Some((_, RawValue::Reference(object))) = found.entries.first()

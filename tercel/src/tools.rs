@@ -12,6 +12,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tercel_collections::table::untyped::{Declared, UntypedTable};
 use tercel_engine::server::Consult;
@@ -187,6 +188,15 @@ pub fn compact(dir: &Path) -> Result<(u64, u64), DiskError> {
     };
     let dir = DataDir::open(dir, &new)?;
     RedbPages::compact(&dir.pages_file(), dir.space().page_bytes)
+}
+
+/// The time for which the client has had no server, and why, for one that serves others and need not have
+/// them wait; none if it has one.
+///
+/// # Errors
+/// `Unavailable` in a process that was forked off the one with the embedded space.
+pub fn outage(client: &Client) -> Result<Option<(Duration, String)>, Error> {
+    client.outage()
 }
 
 /// Lets a closure use the client's machine under its lock: for measuring.

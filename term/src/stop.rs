@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,32 @@ impl Signals {
             let _ = tell.send(());
         })?;
         Ok(told)
+    }
+
+    /// Does what may take long on a thread of its own. None if one of them comes before its end: the process is
+    /// then to end, and the thread with it.
+    ///
+    /// # Errors
+    /// If the system has no thread for it.
+    pub fn unless_told<R: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> io::Result<Option<R>> {
+        let (done, is_done) = mpsc::channel();
+        thread::Builder::new().name("tercel-start".into()).spawn(move || {
+            // None may wait for it any more.
+            let _ = done.send(work());
+        })?;
+        loop {
+            match is_done.recv_timeout(LOOK) {
+                Ok(given) => return Ok(Some(given)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the thread has panicked"));
+                }
+                Err(RecvTimeoutError::Timeout) if self.0.pending().next().is_some() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// Waits until the server has stopped, by a signal or by itself. From the first signal on it has `drain`
@@ -107,6 +133,9 @@ fn drain_and_stop(stopper: &Stopper, within: Duration, is_over: &Receiver<()>) {
     // The log has everything that is not stored by now.
     stopper.stop();
 }
+
+/// Time between two looks for a signal.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The least time to store what is in memory: mostly it takes less.
 const STORES_MIN: Duration = Duration::from_secs(1);

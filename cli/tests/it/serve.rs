@@ -4,15 +4,16 @@
 //! instead, and waits for signals by the same function: with `TERCEL_TEST_SERVE` set, the ignored test is
 //! that process.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tercel::rpc::Input;
 use tercel::{Called, Client, Context, Error, Failure, HealthState, Server, service};
 use tercel_term::stop::Signals;
 
-use crate::common::until;
+use crate::common::{free, out, tercel, until};
 
 const SPACE: &str = "TERCEL_TEST_SERVE";
 const DRAIN_MS: &str = "TERCEL_TEST_DRAIN_MS";
@@ -110,6 +111,31 @@ impl Drop for Office {
 
 fn send(process: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &process.id().to_string()]).status().unwrap().success());
+}
+
+/// A member and a gateway that wait for a server, which takes their connections and says nothing.
+#[test]
+fn signal_ends_what_waits_for_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    out(&tercel(&["group", "init", "--data", &at("a"), "--advertise", &free()]));
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = silent.local_addr().unwrap().to_string();
+    let (member, secret, own) = (at("b"), at("a/secret"), free());
+    for waits in [
+        vec!["serve", "--data", &member, "--listen", &own, "--join", &server, "--secret", &secret],
+        vec!["gateway", &server, "--listen", "127.0.0.1:0"],
+    ] {
+        let process = Command::new(env!("CARGO_BIN_EXE_tercel")).args(&waits).stderr(Stdio::piped()).spawn();
+        let process = process.unwrap();
+        let waiting = silent.accept().unwrap();
+        send(&process, "-TERM");
+        let told = Instant::now();
+        let ended = process.wait_with_output().unwrap();
+        let (took, said) = (told.elapsed(), String::from_utf8_lossy(&ended.stderr).into_owned());
+        assert!(ended.status.success() && took < Duration::from_secs(2), "{waits:?}: {took:?} {said}");
+        drop(waiting);
+    }
 }
 
 #[test]

@@ -291,6 +291,13 @@ impl Client {
         self.peer.down_since.get_or_insert(now);
     }
 
+    /// Microseconds for which there has been no connection that is of use; none if there is one, or if a
+    /// server has refused it.
+    pub fn down_us(&self, now: Now) -> Option<u64> {
+        let is_refused = matches!(self.peer.link, LinkState::Refused(_));
+        self.peer.down_since.filter(|_| !is_refused).map(|since| now.since_us(since))
+    }
+
     /// Bytes to send, in order; the caller takes them away.
     pub fn outgoing(&mut self) -> &mut Vec<u8> {
         &mut self.peer.out

@@ -3,13 +3,13 @@
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tercel::Addresses;
+use tercel::{Addresses, Server};
 use tercel_gateway::{Config, Gateway, StartError};
 use tercel_testkit::process::until;
 
-use crate::common::{HELD, World, head, request};
+use crate::common::{Account, Clock, HELD, Purse, Ticks, World, head, request};
 
 #[test]
 fn body_beyond_bound_is_refused() {
@@ -163,4 +163,29 @@ fn server_that_is_gone_is_unavailable() {
     // What is cached can be had, if its age does not matter.
     let stale = request(gateway.address(), "GET", "/v1/objects/purse?fresh=stale", &[], "");
     assert_eq!(stale.status, 200, "{stale:?}");
+}
+
+/// A server that refuses connections is not waited for by each request anew, so there are places for all.
+#[test]
+fn requests_without_a_server_are_refused_soon() {
+    let World { gateway, server, client, dir, .. } = World::new();
+    let (at, address) = (gateway.address(), server.addresses()[0].clone());
+    drop(client);
+    server.stop().unwrap();
+    let get = |path: &str| request(at, "GET", path, &[], "");
+    until(|| (get("/v1/roots").status == 503).then_some(()));
+    let begun = Instant::now();
+    for _ in 0..2 * 64 {
+        for path in ["/v1/roots", "/v1/objects/purse?fresh=strict", "/v1/services"] {
+            let got = get(path);
+            assert!(got.status == 503 && got.body.contains("no server answers"), "{path}: {got:?}");
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let posted = request(at, "POST", "/v1/services/Clock/add", &[], "[1, 2]");
+    assert_eq!((posted.status, posted.header("retry-after")), (503, "1"), "{posted:?}");
+    let again = Server::builder(dir.path().join("space")).listen(address).methods(Purse::METHODS);
+    let _server = again.service(Clock::serve(Ticks::default())).start().unwrap();
+    until(|| (get("/v1/roots").status == 200).then_some(()));
+    assert_eq!(request(at, "POST", "/v1/services/Clock/add", &[], "[1, 2]").status, 200);
 }

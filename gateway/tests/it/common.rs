@@ -117,7 +117,7 @@ pub struct World {
     pub client: Client,
     pub purse: Ref<Purse>,
     pub server: Server,
-    _dir: TempDir,
+    pub dir: TempDir,
 }
 
 impl World {
@@ -145,7 +145,7 @@ impl World {
         let client = Client::connect(&at).unwrap();
         let purse = purse(&client, 1_000);
         let gateway = Gateway::start(change(Config::new(at.into(), "127.0.0.1:0"))).unwrap();
-        World { gateway, client, purse, server, _dir: dir }
+        World { gateway, client, purse, server, dir }
     }
 
     pub fn at(&self) -> SocketAddr {

@@ -733,6 +733,13 @@ impl Client {
         ServerStatus::parse(&found.unwrap_or(Err(Error::Timeout))?)
     }
 
+    /// The time for which there has been no server, and why.
+    pub(crate) fn outage(&self) -> Result<Option<(Duration, String)>, Error> {
+        let (shared, now) = (self.shared()?, self.shared()?.now());
+        let machine = shared.machine();
+        Ok(machine.down_us(now).map(|us| (Duration::from_micros(us), machine.why_unavailable())))
+    }
+
     /// Lets a closure use the machine under its lock, for [`tools`](crate::tools).
     pub(crate) fn with_machine<R>(&self, f: impl FnOnce(&mut Machine) -> R) -> Result<R, Error> {
         Ok(f(&mut self.shared()?.machine()))
