@@ -116,17 +116,18 @@ fn status(args: &args::GroupStatus) -> Outcome {
     // All are asked at once: one that is silent takes its whole time.
     let answers = thread::scope(|scope| {
         let asked = known.into_iter().map(|address| {
-            let servers = servers.at(address);
-            scope.spawn(move || status_of(servers, PATIENCE))
+            let (at, servers) = (address.to_string(), servers.at(address));
+            scope.spawn(move || (at, status_of(servers, PATIENCE)))
         });
         let asked: Vec<_> = asked.collect();
         asked.into_iter().filter_map(|told| told.join().ok()).collect::<Vec<_>>()
     });
     let denied = answers.iter().find_map(|answer| match answer {
-        Err(e @ Error::Denied(_)) => Some(e.clone()),
+        (_, Err(e @ Error::Denied(_))) => Some(e.clone()),
         _ => None,
     });
-    let mut told: Vec<Told> = answers.into_iter().flatten().filter_map(Told::of).collect();
+    let of = |(at, answer): (String, Result<ServerStatus, Error>)| Told::of(at, answer.ok()?);
+    let mut told: Vec<Told> = answers.into_iter().filter_map(of).collect();
     // The group of the first that answers: a server of another one may be at an address on its list.
     let named = told.first().map(|told| told.group.group.clone());
     told.retain(|told| Some(&told.group.group) == named.as_ref());
@@ -150,13 +151,20 @@ fn status(args: &args::GroupStatus) -> Outcome {
 
 /// A member's own words.
 struct Told {
+    /// Where it was asked.
+    at: String,
     group: Group,
     is_disk_full: bool,
 }
 
 impl Told {
-    fn of(status: ServerStatus) -> Option<Told> {
-        Some(Told { group: status.group?, is_disk_full: status.storage.disk_full })
+    fn of(at: String, status: ServerStatus) -> Option<Told> {
+        Some(Told { at, group: status.group?, is_disk_full: status.storage.disk_full })
+    }
+
+    /// Says whether it is a member itself, and no copy of one that the others refuse.
+    fn is(&self, member: &str) -> bool {
+        self.group.member == member && self.group.refused.is_none()
     }
 }
 
@@ -164,7 +172,10 @@ impl Told {
 fn row(member: &Member, told: &[Told]) {
     let number = |n: Option<u64>| n.map_or("-".into(), tercel_term::thousands);
     let silent_ms = member.silent_ms.filter(|ms| *ms >= SILENT_MS);
-    let own = told.iter().find(|told| told.group.member == member.member);
+    // A copy of it may answer elsewhere.
+    let at_home = told.iter().find(|told| told.at == member.address);
+    let own = at_home.filter(|told| told.group.member == member.member);
+    let own = own.or_else(|| told.iter().find(|told| told.is(&member.member)));
     let is_absent = own.is_none();
     let mut state = match (member.gone, silent_ms) {
         (true, _) if is_absent => "; down".into(),
@@ -177,6 +188,9 @@ fn row(member: &Member, told: &[Told]) {
     }
     if let Some(words) = own.and_then(|told| told.group.refused.as_ref()) {
         state.push_str(&format!("; {words}"));
+    }
+    if let Some(other) = at_home.filter(|told| told.group.member != member.member) {
+        state.push_str(&format!("; member {} answers at this address", other.group.member));
     }
     let role = match member.lost {
         true => "takes a copy of the space: the log does not reach back",
@@ -208,7 +222,7 @@ fn unled(group: &Group, told: Option<&[Told]>) -> String {
         return words + ", as far as this one knows";
     };
     let voters: Vec<_> = group.members.iter().filter(|of| of.votes).map(|of| &of.member).collect();
-    let answers = |id: &&&String| told.iter().any(|told| told.group.member == ***id);
+    let answers = |id: &&&String| told.iter().any(|told| told.is(id));
     let (there, all) = (voters.iter().filter(answers).count(), voters.len());
     let quorum = if there > all / 2 { "a quorum answers" } else { "no quorum" };
     format!("{words}; {quorum} ({there} of {all})")

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -112,16 +112,20 @@ impl Address {
     /// Checks that others can reach a server there, as far as the address alone tells.
     ///
     /// # Errors
-    /// If it stands for every address of a host, or for a port of the system's choice.
+    /// If it stands for every address of a host, for many hosts, or for a port of the system's choice.
     pub(crate) fn is_for_others(&self) -> Result<(), AddressError> {
         let (Address::Tcp(host) | Address::Udp(host)) = self else { return Ok(()) };
         // A name that is not known here may be known to others.
         let all = look_up(host, KNOWN_WITHIN).unwrap_or_default();
-        let what = match all.iter().find(|at| at.ip().to_canonical().is_unspecified() || at.port() == 0) {
-            None => return Ok(()),
-            Some(at) if at.port() == 0 => "a port that the system chooses",
-            Some(_) => "every address of a host",
+        let wrong = |at: &SocketAddr| {
+            let ip = at.ip().to_canonical();
+            let is_of_many = ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+            (at.port() == 0)
+                .then_some("a port that the system chooses")
+                .or_else(|| ip.is_unspecified().then_some("every address of a host"))
+                .or_else(|| is_of_many.then_some("many hosts at once"))
         };
+        let Some(what) = all.iter().find_map(wrong) else { return Ok(()) };
         Err(AddressError(format!(
             "{self} stands for {what}, and others reach a member at none of these; name with --advertise the address at which they do"
         )))
@@ -554,6 +558,9 @@ mod tests {
             ("0:7117", "every address"),
             ("udp:0.0.0.0:7117", "every address"),
             ("127.0.0.1:0", "a port that the system chooses"),
+            ("255.255.255.255:7117", "many hosts"),
+            ("224.0.0.1:7117", "many hosts"),
+            ("[ff02::1]:7117", "many hosts"),
         ] {
             let refused = at.parse::<Address>().unwrap().is_for_others().unwrap_err().to_string();
             assert!(refused.contains(what) && refused.contains("--advertise"), "{at}: {refused}");

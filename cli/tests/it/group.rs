@@ -201,6 +201,33 @@ fn group_without_quorum_names_no_leader() {
     assert!(text.contains("next: name the other members with --server"), "{text}");
 }
 
+/// Two members that were started at each other's addresses reach nobody: the status names who is where.
+#[test]
+fn members_at_swapped_addresses_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (ats, servings) = three(dir);
+    let known = status(&ats[0]);
+    let member = |at: &str| {
+        let of = known["members"].as_array().unwrap().iter().find(|of| of["address"] == at);
+        of.unwrap()["member"].as_str().unwrap().to_string()
+    };
+    drop(servings);
+    let _swapped = [
+        logged(dir, "0", &["--listen", &ats[1]], 0),
+        logged(dir, "1", &["--listen", &ats[0]], 0),
+        logged(dir, "2", &["--listen", &ats[2]], 0),
+    ];
+    let told = tercel(&["group", "status", "--server", &ats.join(",")]);
+    let said = String::from_utf8(told.stdout).unwrap();
+    let row = |at: &str| said.lines().find(|line| line.contains(at)).unwrap_or_else(|| panic!("{said}"));
+    for (at, other) in [(&ats[0], &ats[1]), (&ats[1], &ats[0])] {
+        let words = format!("member {} answers at this address", member(other));
+        assert!(row(at).contains(&words), "{said}");
+    }
+    assert!(!row(&ats[2]).contains("answers at this address"), "{said}");
+}
+
 #[test]
 fn lost_member_is_replaced_at_its_address() {
     let dir = tempfile::tempdir().unwrap();

@@ -91,6 +91,9 @@ pub fn change(
         );
         return Err(Error::Denied(text));
     };
+    if what == Change::Lead {
+        may_lead(servers, &listed, *id)?;
+    }
     let step = match what {
         Change::Vote => Regrouping::Vote,
         Change::Remove => Regrouping::Remove,
@@ -103,11 +106,30 @@ pub fn change(
     Ok(after)
 }
 
+/// The address of a member.
+fn address_of(servers: &Addresses, members: &Listed, of: MemberId) -> Option<Addresses> {
+    let (.., address) = members.iter().find(|(id, ..)| *id == of)?;
+    address.parse::<Address>().ok().map(|at| servers.at(at))
+}
+
+/// Sees that a member has room on its disk: one that leads without would have all commits wait.
+fn may_lead(servers: &Addresses, members: &Listed, to: MemberId) -> Result<(), Error> {
+    let status = address_of(servers, members, to).map(|at| status_of(at, LOOK_MAX));
+    match status {
+        Some(Ok(status)) if status.storage.disk_full => {
+            let text =
+                format!("the disk of member {to} is full: make room there first, or name another member");
+            Err(Error::Denied(text))
+        }
+        // The group says itself what it thinks of one that does not answer.
+        _ => Ok(()),
+    }
+}
+
 /// Waits until a member leads.
 fn await_lead(servers: &Addresses, members: &Listed, to: MemberId) -> Result<(), Error> {
     let end = Instant::now() + CHANGE_MAX;
-    let address = members.iter().find(|(id, ..)| *id == to).and_then(|(.., at)| at.parse::<Address>().ok());
-    let address = address.map(|at| servers.at(at));
+    let address = address_of(servers, members, to);
     let leads = |at: &Addresses| {
         let health = health_of(at.clone(), LOOK_MAX);
         health.is_ok_and(|it| !matches!(it.state, HealthState::Following | HealthState::NotLeading))
