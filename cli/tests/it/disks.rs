@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tercel::{Addresses, Bytes, Client, Object, Ref};
 use tercel_testkit::ends::Ends;
 
-use crate::common::{Serving, free, lags, leader, out, tercel, until};
+use crate::common::{Serving, err, free, in_one_line, lags, leader, out, tercel, until};
 
 /// The object that the client changes.
 #[derive(Object)]
@@ -240,6 +240,9 @@ fn commits_beyond_a_small_disk(is_leader: bool) {
     let said = tercel(&["health", "--server", &ats[small]]);
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("the disk is full"), "{said}");
+    let moved = tercel(&["group", "move-leader", &ats[small], "--server", &all]);
+    let refused = in_one_line(&err(&moved));
+    assert!(refused.contains("is full") && refused.contains("make room"), "{refused}");
     let (begun, member) = (Instant::now(), &mut servers[small].0);
     out(&Command::new("kill").arg(member.id().to_string()).output().unwrap());
     assert!(member.wait().unwrap().success());
