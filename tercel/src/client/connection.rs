@@ -145,7 +145,9 @@ impl Remote {
                     Address::Udp(_) => Some(Box::new(connect_beside(&socket)?)),
                     _ => None,
                 };
-                let beside = Beside { seal: seal.map(|seal| Box::new(SealedEnd::new(seal))), datagrams };
+                let seal = seal.zip(addresses.tls().cloned());
+                let seal = seal.map(|(seal, tls)| Box::new(SealedEnd::new(seal, tls)));
+                let beside = Beside { seal, datagrams };
                 Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default(), beside))
             }
             Remote::Memory(handle) => {

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tercel_lock::unpoison;
 
 use super::connection::RECEIVE_BYTES;
-use crate::tls::{SECRET_BYTES, Sealed};
+use crate::tls::{SECRET_BYTES, Sealed, Tls, Trust};
 
 /// The seal beside a socket, and its buffers.
 pub(crate) struct SealedEnd {
@@ -25,6 +25,7 @@ pub(crate) struct SealedEnd {
 
 struct Seal {
     sealed: Sealed,
+    trust: Trust,
     /// Records that the kernel has not taken, and how much of them it has.
     records: Vec<u8>,
     sent: usize,
@@ -33,8 +34,9 @@ struct Seal {
 }
 
 impl SealedEnd {
-    pub(super) fn new((sealed, early): (Sealed, Vec<u8>)) -> SealedEnd {
-        let seal = Mutex::new(Seal { sealed, records: Vec::new(), sent: 0, owed: 0 });
+    pub(super) fn new((sealed, early): (Sealed, Vec<u8>), tls: Tls) -> SealedEnd {
+        let trust = Trust::new(tls);
+        let seal = Mutex::new(Seal { sealed, trust, records: Vec::new(), sent: 0, owed: 0 });
         SealedEnd { seal, arrived: Mutex::new((Vec::new(), early)) }
     }
 
@@ -104,7 +106,9 @@ impl SealedEnd {
         if !super::connection::received(rustix::net::recv(socket, spare_capacity(arrived), flags))? {
             return Ok(false);
         }
-        unpoison(self.seal.lock()).sealed.open(arrived, buffer)?;
+        let seal = &mut *unpoison(self.seal.lock());
+        seal.trust.look(&seal.sealed)?;
+        seal.sealed.open(arrived, buffer)?;
         Ok(true)
     }
 }

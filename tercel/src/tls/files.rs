@@ -123,6 +123,11 @@ impl Tls {
         self.inner.pair.last(|pair| pair.verifier.clone())
     }
 
+    /// The same, after a look at the files if that is due.
+    pub(crate) fn verifier_anew(&self) -> Arc<Verifier> {
+        self.inner.pair.with(|pair| pair.verifier.clone())
+    }
+
     /// The state of the certificate at the last look: no file is read for it.
     pub(crate) fn last_status(&self) -> TlsStatus {
         self.status_of(self.inner.pair.last(Pair::clone))

@@ -11,6 +11,7 @@
 //! | `verify` | the rule by which certificates count |
 //! | `sealed` | a connection after its handshake |
 //! | `handshake` | a handshake, step by step |
+//! | `trust` | the trust in the other end while a connection lasts |
 //! | `der` | the end of a certificate's time |
 
 mod anew;
@@ -18,6 +19,7 @@ mod der;
 mod files;
 mod handshake;
 mod sealed;
+mod trust;
 mod verify;
 
 use std::fmt;
@@ -36,6 +38,7 @@ pub use handshake::{Handshake, Step};
 #[doc(hidden)]
 pub use sealed::Sealed;
 pub(crate) use sealed::{SECRET_BYTES, sealed_bytes};
+pub(crate) use trust::Trust;
 pub(crate) use verify::{Shown, Verifier};
 
 /// The first byte of a TLS handshake. No message of Tercel begins so.

@@ -194,6 +194,45 @@ fn session_ends_with_its_authority() {
     server.stop().unwrap();
 }
 
+/// A client hears a server no longer than it trusts that one's authority, and its certificate lasts.
+#[test]
+fn client_leaves_a_server_that_counts_no_more() {
+    let (dir, own, other) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let tls = own.member(1);
+    let server = Server::builder(dir.path()).listen("127.0.0.1:0").tls(tls.clone()).start().unwrap();
+    let connect = |tls: &Tls| {
+        let config = ClientConfig {
+            tls: Some(tls.clone()),
+            timeout: Duration::from_secs(2),
+            ..ClientConfig::default()
+        };
+        Client::connect_with(&server.addresses()[0], config).unwrap()
+    };
+    let left = |client: &Client| {
+        let refused =
+            until(|| write(client, b"too late").err().filter(|e| matches!(e, Error::Unavailable(_))));
+        refused.to_string()
+    };
+    let (trusting, kept) = (own.tls("tercel://client/trusting"), own.tls("tercel://client/kept"));
+    let (client, beside) = (connect(&trusting), connect(&kept));
+    write(&client, b"in time").and(write(&beside, b"in time")).unwrap();
+    let connects = beside.stats().client.connections;
+    std::fs::write(trusting.dir().join("ca.crt"), &other.pem).unwrap();
+    trusting.look();
+    let why = left(&client);
+    assert!(why.contains("no authority in this process's `ca.crt`"), "{why}");
+    write(&beside, b"in time").unwrap();
+    assert_eq!(beside.stats().client.connections, connects);
+
+    own.sign_into(tls.dir(), &Says { uris: &["tercel://euros/member/1"], from: -HOUR, to: 4 });
+    tls.look();
+    let client = connect(&own.tls("tercel://client/late"));
+    write(&client, b"in time").unwrap();
+    let why = left(&client);
+    assert!(why.contains("it has expired"), "{why}");
+    server.stop().unwrap();
+}
+
 #[test]
 fn both_are_taken_while_plain_is_allowed() {
     let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
