@@ -6,7 +6,7 @@ use crate::moment::time_text;
 use crate::object::Object;
 use crate::store::{Store, StoreError};
 
-/// What a copy has come to.
+/// The result of a copy.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Copied {
     /// Objects that were written.

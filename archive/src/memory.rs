@@ -1,7 +1,7 @@
 //! The memory of a writer: a file beside the space that names its archive and the last entry there.
 //!
-//! A server that starts while the place of its archive is away knows by it that there is an archive, begins no
-//! other one at an empty mount point, and keeps the log behind that entry meanwhile.
+//! A server that starts while the place of its archive is away knows by it that there is an archive, begins
+//! no other one at an empty mount point, and keeps the log behind that entry meanwhile.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tercel::check::{LOST_NAME, losses};
 use tercel::group::inspect;
 use tercel::{
-    Address, Addresses, Collecting, DiskError, Network, Server, ServerConfig, ServerError, SharedMemory, Tls,
+    Address, Addresses, Auditing, Collecting, DiskError, Network, Server, ServerConfig, ServerError,
+    SharedMemory, Tls,
 };
 use tercel_packages::model::{Mark, Marked};
 use tercel_term::fail::{Failure, Outcome};
@@ -59,7 +60,7 @@ pub fn run(args: &args::Serve, tls: Option<&Path>) -> Outcome {
             args::SharedMemory::SameUser => SharedMemory::SameUser,
             args::SharedMemory::AnyUser => SharedMemory::AnyUser,
         },
-        audit: args.shown.audit.clone(),
+        audit: args.shown.audit.clone().map(|file| Auditing { file, calls: args.shown.audit_calls }),
         ..ServerConfig::new(&args.data)
     };
     write_events(args);

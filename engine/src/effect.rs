@@ -97,8 +97,8 @@ pub struct ServerConfig {
     /// For a server without a space, which offers services and refuses what would write: a number of its
     /// process, so that its clients, which take such servers for one, tell their tables of calls apart.
     pub application: Option<u32>,
-    /// Set if the host keeps an audit: [`Effect::Audit`] tells what belongs there.
-    pub has_audit: bool,
+    /// The events that belong into the audit of the host: [`Effect::Audit`] tells of them.
+    pub audits: Audits,
 }
 
 /// When what no root reaches is collected.
@@ -136,7 +136,7 @@ impl Default for ServerConfig {
             services: Services::default(),
             jobs_max: limits::JOBS_MAX,
             application: None,
-            has_audit: false,
+            audits: Audits::Nothing,
         }
     }
 }
@@ -382,6 +382,20 @@ pub enum Audit {
     Backup,
     /// A request that operators and members make.
     Operated(Kind),
+    /// A method or procedure, as `INTERFACE.METHOD`.
+    Called(String),
+}
+
+/// The events that a host puts into an audit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Audits {
+    /// It keeps none.
+    #[default]
+    Nothing,
+    /// All but calls.
+    Events,
+    /// Calls, too. None of them takes the shortest way.
+    Calls,
 }
 
 /// A page with checksum and stamp as it is to be stored; none if nothing is in it any more, and it is to be

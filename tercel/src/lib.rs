@@ -219,8 +219,8 @@ pub use disk::DiskError;
 pub use health::{Health, HealthState};
 pub use once::{OnceKey, once};
 pub use server::{
-    Collecting, Network, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError, Stopper,
-    Stopping, Warnings, group,
+    Auditing, Collecting, Network, Peer, Recovered, Server, ServerBuilder, ServerConfig, ServerError,
+    Stopper, Stopping, Warnings, group,
 };
 pub use sharing::SharedMemory;
 pub use spaces::Spaces;

@@ -51,8 +51,8 @@ impl Signals {
         Ok(told)
     }
 
-    /// Does what may take long on a thread of its own. None if one of them comes before its end: the process is
-    /// then to end, and the thread with it.
+    /// Does what may take long on a thread of its own. None if one of them comes before its end: the process
+    /// is then to end, and the thread with it.
     ///
     /// # Errors
     /// If the system has no thread for it.

@@ -2,7 +2,7 @@
 
 use tercel_archive::store::{Store, StoreError};
 
-/// What is changed of a store's calls: nothing, where nothing else is said.
+/// The changes of a store's calls: none, where nothing else is said.
 pub trait Around: Send + Sync {
     fn store(&self) -> &dyn Store;
 

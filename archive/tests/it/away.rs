@@ -67,8 +67,8 @@ fn gap_beyond_the_bound_has_its_reason() {
     assert!(gaps.len() == 1 && gaps[0].contains("bound"), "{gaps:?}");
 }
 
-/// A server that starts again while the place of its archive is away, or is an empty mount point, begins no other
-/// archive there, and keeps the log for the one that comes back.
+/// A server that starts again while the place of its archive is away, or is an empty mount point, begins no
+/// other archive there, and keeps the log for the one that comes back.
 #[test]
 fn restart_while_the_place_is_away_loses_nothing() {
     let (dir, place) = (tempfile::tempdir().unwrap(), directories());

@@ -376,6 +376,9 @@ pub struct Shown {
     /// of JSON
     #[arg(long, value_name = "FILE")]
     pub audit: Option<PathBuf>,
+    /// Append each call of a method or procedure to the audit, too: its name, and no argument
+    #[arg(long, requires = "audit")]
+    pub audit_calls: bool,
 }
 
 /// The least of the events that are written.

@@ -115,9 +115,15 @@ impl Work {
 pub(crate) fn called(interface: Option<&Interface>, method: u16) -> String {
     match interface {
         None => "call".into(),
-        Some(interface) => match interface.methods.get(usize::from(method)) {
-            Some(of) => format!("call {}.{}", interface.name, of.name),
-            None => format!("call {}", interface.name),
-        },
+        interface => format!("call {}", name_of(interface, method)),
+    }
+}
+
+/// A method as `INTERFACE.METHOD`, as far as it is known.
+pub(crate) fn name_of(interface: Option<&Interface>, method: u16) -> String {
+    let Some(interface) = interface else { return String::new() };
+    match interface.methods.get(usize::from(method)) {
+        Some(of) => format!("{}.{}", interface.name, of.name),
+        None => interface.name.to_string(),
     }
 }

@@ -75,7 +75,7 @@ use place::{Fill, Overflow};
 use rejected::RejectedOps;
 use waiting::Waiting;
 
-pub(crate) use access::called;
+pub(crate) use access::{called, name_of};
 pub(crate) use body::{Body, Ran};
 pub(crate) use growth::Outlook;
 pub(crate) use role::Role;

@@ -28,7 +28,7 @@ use tercel_wire::message::{Refusal, Request};
 
 pub use crate::consult::{Consult, Consulted};
 pub use crate::effect::{
-    ArchiveState, Audit, Audited, Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input,
+    ArchiveState, Audit, Audited, Audits, Checkpoint, CollectConfig, Conn, Effect, Effects, HostStats, Input,
     LogRoom, NetworkState, PageUpdate, Proof, ServerConfig, ServerStats, SpaceWarning, Unread, Who, store,
 };
 pub use inside::{Local, LocalConfig};
@@ -655,6 +655,9 @@ impl Server {
         let Ok(request) = Request::decode(body) else { return false };
         // A call that a follower passes on, and one at the end of the server, come as messages.
         if self.cx.end != End::Working || self.cx.leader.is_none() || self.cx.condition.is_draining() {
+            return false;
+        }
+        if self.cx.work.config.audits == Audits::Calls {
             return false;
         }
         if self.cx.work.replica.access.is_judged()

@@ -17,8 +17,8 @@ use tercel_wire::message::{
 
 use super::session::Trust;
 use super::{Cx, Sessions};
-use crate::effect::{Audit, Audited, Conn, Effect};
-use crate::leader::{Asked, called};
+use crate::effect::{Audit, Audited, Audits, Conn, Effect};
+use crate::leader::{Asked, called, name_of};
 use crate::mutant::{Rule, dropped};
 use crate::rights::{
     ANY, BACKUP, Bits, CALL, DEFINE, GRANT, Lack, OPERATE, READ, Rights, SPEAK_FOR, TRUSTED, WRITE,
@@ -111,7 +111,7 @@ fn audited(message: &FromClient<'_>, cx: &Cx) -> Option<Audit> {
 impl Sessions {
     /// Puts an event into the audit, if the host keeps one.
     pub(super) fn audit(&self, conn: Conn, what: Audit, cx: &mut Cx) {
-        if cx.work.config.has_audit {
+        if cx.work.config.audits >= Audits::Events {
             let (who, client) = (cx.work.seats.who(conn).cloned().unwrap_or_default(), self.client_of(conn));
             cx.out.push(Effect::Audit(Audited { who, client, what }));
         }
@@ -119,7 +119,7 @@ impl Sessions {
 
     /// Puts a message that may be served into the audit, if it belongs there.
     pub(super) fn audit_served(&self, conn: Conn, message: &FromClient<'_>, cx: &mut Cx) {
-        if cx.work.config.has_audit
+        if cx.work.config.audits >= Audits::Events
             && let Some(what) = audited(message, cx)
         {
             self.audit(conn, what, cx);
@@ -234,10 +234,19 @@ impl Sessions {
         request: &Request<'_>,
         cx: &mut Cx,
     ) -> bool {
+        let (interface, method) = (request.interface, request.method);
+        if cx.work.config.audits >= Audits::Calls {
+            let config = &cx.work.config;
+            let of = match request.object {
+                Some(_) => config.methods.get(interface),
+                None => config.services.with_versions().nth(interface.into()),
+            };
+            let name = name_of(of, method);
+            self.audit(asked.conn, Audit::Called(name), cx);
+        }
         if !cx.work.replica.access.is_judged() {
             return true;
         }
-        let (interface, method) = (request.interface, request.method);
         let checked = match request.object {
             Some(_) => cx.work.may_call(asked, interface, method),
             None => {

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tercel_engine::server::{Audit, Audited};
+use tercel_engine::server::{Audit, Audited, Audits};
 use tercel_engine::time::date_of_day;
 use tercel_wire::access::Principal;
 
@@ -28,7 +28,31 @@ struct Left {
     repeated: u64,
 }
 
-/// The audit of a server.
+/// The audit of a server. Each connect, refusal, grant, definition, backup and request of an operator is a
+/// line of JSON, with the principal and no argument of a call. Lines that come faster than the disk takes
+/// them are lost, and counted by the next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Auditing {
+    /// The file. It has 64 MiB, and three before it are kept as `FILE.1` to `FILE.3`.
+    pub file: PathBuf,
+    /// Set if each call of a method or procedure is a line, too. No call takes the shortest way then.
+    pub calls: bool,
+}
+
+impl Auditing {
+    pub(super) fn audits(&self) -> Audits {
+        if self.calls { Audits::Calls } else { Audits::Events }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for Auditing {
+    /// All but calls.
+    fn from(file: P) -> Auditing {
+        Auditing { file: file.into(), calls: false }
+    }
+}
+
+/// The audit of a server that runs.
 pub(crate) struct AuditLog {
     lines: Option<SyncSender<String>>,
     /// Lines left out since the last one that is not.
@@ -160,6 +184,7 @@ fn line(at: &str, Audited { who, client, what }: &Audited, left: Left) -> String
         }
         Audit::Defined(class) => format!(",\"what\":\"define\",\"class\":{}", quoted(class)),
         Audit::Backup => ",\"what\":\"backup\"".into(),
+        Audit::Called(name) => format!(",\"what\":\"call\",\"of\":{}", quoted(name)),
         Audit::Operated(kind) => format!(",\"what\":\"operate\",\"request\":\"{kind:?}\""),
     };
     for (name, lines) in [("lost_before", left.lost), ("repeated_before", left.repeated)] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tercel_engine::rpc::{Methods, Service};
 
+use super::audit::Auditing;
 use super::group::join;
 use super::start::start_application;
 use super::{Server, ServerConfig, ServerError};
@@ -244,9 +245,9 @@ impl ServerBuilder {
         self
     }
 
-    /// Keeps an audit in a file: [`ServerConfig::audit`].
-    pub fn audit(mut self, file: impl Into<PathBuf>) -> ServerBuilder {
-        self.config.audit = Some(file.into());
+    /// Keeps an audit, named by its file or by [`Auditing`]: [`ServerConfig::audit`].
+    pub fn audit(mut self, audit: impl Into<Auditing>) -> ServerBuilder {
+        self.config.audit = Some(audit.into());
         self
     }
 

@@ -47,7 +47,7 @@ enum Asked {
 struct Waiting {
     stream: Token,
     socket: OwnedFd,
-    /// The network of its other end; none if that has ended.
+    /// The address of its other end; none if that has ended.
     from: Option<IpAddr>,
 }
 
@@ -73,7 +73,7 @@ impl Handshakes {
     /// posted. Says whether there is a thread for it.
     pub(super) fn begin(&self, stream: Token, socket: OwnedFd) -> bool {
         let from = getpeername(&socket).ok().and_then(|at| SocketAddr::try_from(at?).ok());
-        let waiting = Waiting { stream, socket, from: from.map(|at| network_of(at.ip())) };
+        let waiting = Waiting { stream, socket, from: from.map(|at| at.ip()) };
         self.ask(Asked::Begin(waiting))
     }
 
@@ -180,7 +180,7 @@ impl All {
                     let handshake = Some(handshake);
                     self.under_way.push(UnderWay { stream, socket, from, handshake, begun: now, asked: now });
                 }
-                Err(why) => self.failed(stream, &why),
+                Err(why) => self.failed((stream, from), &why),
             }
         }
     }
@@ -198,8 +198,9 @@ impl All {
     /// The next one that waits: the first from the network that has fewest under way.
     fn next(&mut self) -> Option<Waiting> {
         let mut under_way = BTreeMap::<_, usize>::new();
-        self.under_way.iter().for_each(|one| *under_way.entry(one.from).or_default() += 1);
-        let number_of = |one: &Waiting| under_way.get(&one.from).copied().unwrap_or_default();
+        let network = |from: Option<IpAddr>| from.map(network_of);
+        self.under_way.iter().for_each(|one| *under_way.entry(network(one.from)).or_default() += 1);
+        let number_of = |one: &Waiting| under_way.get(&network(one.from)).copied().unwrap_or_default();
         let (next, _) = self.waiting.iter().enumerate().min_by_key(|(_, one)| number_of(one))?;
         self.waiting.remove(next)
     }
@@ -209,7 +210,7 @@ impl All {
         let (now, patience) = (Instant::now(), self.patience());
         let late: Vec<UnderWay> = self.under_way.extract_if(.., |one| one.due(patience) <= now).collect();
         for one in late.into_iter().filter(|one| one.handshake.is_some()) {
-            self.failed(one.stream, &Unsealed::Late);
+            self.failed((one.stream, one.from), &Unsealed::Late);
         }
     }
 
@@ -221,7 +222,7 @@ impl All {
             Ok((came @ 1.., _)) => came,
             Ok(_) | Err(_) => {
                 if one.handshake.is_some() {
-                    self.failed(one.stream, &Unsealed::Ended);
+                    self.failed((one.stream, one.from), &Unsealed::Ended);
                 }
                 return false;
             }
@@ -234,7 +235,7 @@ impl All {
         let is_sent = out.is_empty() || say(&one.socket, &out);
         match step {
             Ok(_) if !is_sent => {
-                self.failed(one.stream, &Unsealed::Ended);
+                self.failed((one.stream, one.from), &Unsealed::Ended);
                 false
             }
             Ok(Step::More(handshake)) => {
@@ -249,15 +250,16 @@ impl All {
                 false
             }
             Err(why) => {
-                self.failed(one.stream, &why);
+                self.failed((one.stream, one.from), &why);
                 let _ = shutdown(one.socket.as_fd(), Shutdown::Write);
                 true
             }
         }
     }
 
-    fn failed(&self, stream: Token, why: &Unsealed) {
-        post(&self.handle, Post::Sealed(stream, Err(why.to_string())));
+    fn failed(&self, (stream, from): (Token, Option<IpAddr>), why: &Unsealed) {
+        let failed = Failed { from, why: why.to_string() };
+        post(&self.handle, Post::Sealed(stream, Err(failed)));
     }
 }
 
@@ -275,7 +277,16 @@ fn say(socket: &OwnedFd, bytes: &[u8]) -> bool {
 }
 
 /// The end of a handshake.
-pub(super) type Ended = Result<Box<Sealed>, String>;
+pub(super) type Ended = Result<Box<Sealed>, Failed>;
+
+/// A handshake that has failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// The address of its other end, which may be gone by now.
+    pub from: Option<IpAddr>,
+    /// A sentence.
+    pub why: String,
+}
 
 /// Chains that are verified in one go: a few milliseconds.
 const VERIFIED_AT_ONCE: usize = 16;

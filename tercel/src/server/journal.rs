@@ -4,13 +4,14 @@
 //! Nothing is told of single requests.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tercel_engine::order::quorum::HEARD_US;
 use tercel_engine::server::{Audit, Audited, Server as Machine, SpaceWarning};
 use tercel_engine::time::Times;
+use tercel_wire::access::Principal;
 use tercel_wire::id::{MemberId, ViewId};
 
 use super::audit::AuditLog;
@@ -137,10 +138,18 @@ impl Journal {
     }
 
     /// A connection from this address is refused before its other end is known.
-    pub(super) fn stranger(&mut self, from: Option<SocketAddr>, why: &str) {
+    pub(super) fn stranger(&mut self, from: Option<IpAddr>, why: &str) {
         self.unsealed(why);
-        let from = from.map_or_else(|| "an address that is gone".into(), |from| from.ip().to_string());
+        let from = from.map_or_else(|| "an address that is gone".into(), |from| from.to_string());
         let (who, what) = (Arc::default(), Audit::Refused(format!("a connection from {from}: {why}")));
+        self.audit(&Audited { who, client: None, what });
+    }
+
+    /// The session of a principal ends, because its certificate counts no more.
+    pub(super) fn distrusted(&mut self, who: Option<Principal>, why: &str) {
+        self.unsealed(why);
+        let (who, what) =
+            (who.map(Arc::new).unwrap_or_default(), Audit::Refused(format!("the session ends: {why}")));
         self.audit(&Audited { who, client: None, what });
     }
 

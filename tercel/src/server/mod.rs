@@ -59,6 +59,7 @@ use crate::stream::Stream;
 use crate::tls::Tls;
 use crate::transaction::Transaction;
 
+pub use audit::Auditing;
 pub use builder::ServerBuilder;
 use inside::Inside;
 pub use links::Peer;
@@ -149,11 +150,8 @@ pub struct ServerConfig {
     /// the time of a wake-up for shared memory, wherever that pays, and no time at all for sockets. More
     /// saves wake-ups and burns a core.
     pub spin: Option<Duration>,
-    /// The file of the audit; none by default. Each connect, refusal, grant, definition, backup and request
-    /// of an operator is a line of JSON there, with the principal and no argument of a call. A file has 64
-    /// MiB, and three before it are kept as `FILE.1` to `FILE.3`. Lines that come faster than the disk
-    /// takes them are lost, and counted by the next.
-    pub audit: Option<PathBuf>,
+    /// The audit; none by default.
+    pub audit: Option<Auditing>,
 }
 
 impl ServerConfig {

@@ -1,6 +1,5 @@
 //! Starting a server: lock the directory, open the pages, replay the log, listen.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
@@ -9,8 +8,8 @@ use tercel_engine::order::quorum::{Config as Order, Quorum};
 use tercel_engine::rpc::{Offers, Services};
 use tercel_engine::schedule::Bounds;
 use tercel_engine::server::{
-    Checkpoint, CollectConfig, Effect, Effects, Input, LogEnds, Membership, Recovery, Server as Machine,
-    ServerConfig as MachineConfig,
+    Audits, Checkpoint, CollectConfig, Effect, Effects, Input, LogEnds, Membership, Recovery,
+    Server as Machine, ServerConfig as MachineConfig,
 };
 use tercel_engine::time::{Now, micros};
 use tercel_events::{Config as EventsConfig, EventQueue, Watch};
@@ -20,7 +19,7 @@ use tercel_wire::log::Record;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
 use super::application::{self, Scratch};
-use super::audit::AuditLog;
+use super::audit::{AuditLog, Auditing};
 use super::datagrams::Datagrams;
 use super::door::Door;
 use super::group::Group;
@@ -134,8 +133,8 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
     if dir.is_member() && config.listen.is_empty() {
         return Err(ServerError::Member(config.dir.clone()));
     }
-    let open_audit = |path: &Path| AuditLog::open(path).map_err(DiskError::io("open", path));
-    let audit = config.audit.as_deref().map(open_audit).transpose()?;
+    let open_audit = |of: &Auditing| AuditLog::open(&of.file).map_err(DiskError::io("open", &of.file));
+    let audit = config.audit.as_ref().map(open_audit).transpose()?;
     let secret = dir.secret()?;
     if dir.is_member() && secret.is_none() {
         return Err(ServerError::NoSecret(config.dir.clone()));
@@ -168,7 +167,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
         services: config.services.iter().fold(Services::default(), |all, service| all.with(service.clone())),
         jobs_max: limits::JOBS_MAX + config.workers,
         application: application.map(|_| application::tables_from(&config.dir)).transpose()?,
-        has_audit: config.audit.is_some(),
+        audits: config.audit.as_ref().map_or(Audits::Nothing, Auditing::audits),
         ..MachineConfig::default()
     };
     // Any page may be in the store after a crash, so every one is looked for there before it counts as new.

@@ -8,8 +8,8 @@ use super::files::Tls;
 use super::sealed::Sealed;
 use super::verify::Verifier;
 
-/// The rule by which the other end of a connection was let in, and the certificate of this process, whose bundle
-/// of authorities may have become another one.
+/// The rule by which the other end of a connection was let in, and the certificate of this process, whose
+/// bundle of authorities may have become another one.
 pub(crate) struct Trust {
     tls: Tls,
     verifier: Arc<Verifier>,

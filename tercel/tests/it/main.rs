@@ -7,6 +7,7 @@
 mod absent;
 mod application;
 mod asynchronous;
+mod audit;
 mod common;
 mod damage;
 #[path = "../../../engine/tests/it/program/mod.rs"]

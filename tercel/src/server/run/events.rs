@@ -132,7 +132,8 @@ impl Loop {
     /// Ends the connections whose other ends' certificates have ended: a new one needs a new connection.
     pub(super) fn end_with_certificates(&mut self, core: &mut Core, now: Now) {
         for (stream, principal) in self.queue.ended_certificates() {
-            self.journal.unsealed(&format!("the certificate of {principal} has ended"));
+            let why = format!("the certificate of {principal} has ended");
+            self.journal.distrusted(self.name_of(stream), &why);
             self.end_sealed(core, now, stream);
         }
     }
@@ -157,7 +158,7 @@ impl Loop {
             First::Handshake => _ = self.conns.insert(conn, Peer::Unknown(stream)),
             First::Plain => self.known(core, now, stream),
             First::Refused => {
-                self.journal.stranger(self.from(stream), "it does not speak TLS");
+                self.journal.stranger(self.from(stream).map(|from| from.ip()), "it does not speak TLS");
                 self.conns.remove(&conn);
             }
             First::Over => self.gone(core, now, conn),
@@ -172,8 +173,8 @@ impl Loop {
         }
         let early = match ended {
             Ok(seal) => self.queue.sealed(stream, seal),
-            Err(why) => {
-                self.journal.stranger(self.from(stream), &why);
+            Err(failed) => {
+                self.journal.stranger(failed.from, &failed.why);
                 None
             }
         };
@@ -290,7 +291,7 @@ impl Loop {
             Post::Reached(conn, stream) => self.reached(core, now, conn, stream),
             Post::Sealed(stream, ended) => self.sealed(core, now, stream, ended),
             Post::Distrusted(stream, why) => {
-                self.journal.unsealed(&why);
+                self.journal.distrusted(self.name_of(stream), &why);
                 if self.queue.is_sealed(stream) {
                     self.end_sealed(core, now, stream);
                 }

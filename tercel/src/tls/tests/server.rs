@@ -191,6 +191,9 @@ fn session_ends_with_its_authority() {
         text.lines().find(|line| line.contains("a connection from 127.0.0.1: ")).map(String::from)
     });
     assert!(line.contains("\"who\":\"anyone\"") && line.contains("`ca.crt`"), "{line}");
+    let text = std::fs::read_to_string(&audit).unwrap();
+    let ended = text.lines().find(|line| line.contains("the session ends: ")).unwrap();
+    assert!(ended.contains("\"who\":\"client:ann\""), "{ended}");
     server.stop().unwrap();
 }
 
