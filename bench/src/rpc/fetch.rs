@@ -6,8 +6,8 @@ use super::{Bare, Ends, Options, Place, Row, Sizes, against_bare, failed};
 
 /// One of which a page holds two, with little room beside them.
 #[derive(Object)]
-struct Half {
-    number: u64,
+pub(super) struct Half {
+    pub number: u64,
     ballast: [u64; 490],
 }
 
@@ -35,7 +35,7 @@ pub(super) fn row(options: &Options, ends: &Ends, place: Place) -> Result<Row, S
     Ok(row.note("an object read whose page is not cached: it is fetched, checked and installed"))
 }
 
-fn make(client: &Client) -> Result<Vec<Ref<Half>>, String> {
+pub(super) fn make(client: &Client) -> Result<Vec<Ref<Half>>, String> {
     let mut all = Vec::new();
     while all.len() < HALVES {
         let some = client.run(|tx| {
@@ -49,7 +49,7 @@ fn make(client: &Client) -> Result<Vec<Ref<Half>>, String> {
 
 /// Objects of half a page: 32 MiB of them, eight times the client's cache.
 const HALVES: usize = 8_192;
-const CACHE_BYTES: usize = 4 << 20;
+pub(super) const CACHE_BYTES: usize = 4 << 20;
 
 /// A header and the number of a page; a header, what names the fetch, and the page.
 const SIZES: Sizes = Sizes { there: 64 + 12, back: 64 + 12 + 8_064 };
