@@ -26,7 +26,13 @@ pub const SEALED: &str = "sealed";
 pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, String> {
     options.say("sealed calls, by plain ones");
     let place = |road| Place { road, waits: Waits::Sleeping, apart: false };
-    let (first, _) = placed::ends();
+    let (first, last) = placed::ends();
+    let large = placed::on(last, || {
+        let begin = |road| {
+            Ends::begin(&scratch.join(&format!("{SEALED}.large.{}", place(road).name())), &place(road).role())
+        };
+        Ok::<_, String>((begin(Transport::Tcp)?, begin(Transport::Tls)?))
+    })?;
     placed::on(first, || {
         let [plain, sealed] = [Transport::Tcp, Transport::Tls].map(|road| {
             let place = place(road);
@@ -50,6 +56,8 @@ pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, Str
             row("tls.null.tcp", [Transport::Tcp, Transport::Tls], "plain TCP")?,
             row("udp.sealed.null", [Transport::Udp, Transport::SealedUdp], "plain datagrams")?,
         ];
+        let of = [(&large.0, place(Transport::Tcp)), (&large.1, place(Transport::Tls))];
+        rows.push(large_results(options, of)?);
         rows.extend(by_streams(
             options,
             [(&plain, place(Transport::Tcp)), (&sealed, place(Transport::Tls))],
@@ -61,8 +69,25 @@ pub(super) fn rows(options: &Options, scratch: &Scratch) -> Result<Vec<Row>, Str
     })
 }
 
-/// A page, a large value and a commit: each sealed by the same plain.
-fn by_streams(options: &Options, of: [(&Ends, Place); 2]) -> Result<[Row; 3], String> {
+/// Large results, with the ends on a processor each: one opens a record while the other seals the next one.
+fn large_results(options: &Options, of: [(&Ends, Place); 2]) -> Result<Row, String> {
+    let rounds = rounds(options);
+    let clients = [of[0].0.client(of[0].1)?, of[1].0.client(of[1].1)?];
+    let rate = |at: usize| {
+        let service = clients[at].service::<dyn Procedures>();
+        let begun = Instant::now();
+        for _ in 0..LARGE {
+            service.give(LARGE_BYTES).map_err(failed)?;
+        }
+        Ok::<_, String>(LARGE as f64 * f64::from(LARGE_BYTES) / 1e6 / begun.elapsed().as_secs_f64())
+    };
+    let pairs = alternate(rounds, || rate(0), || rate(1))?;
+    let row = Row::compared("tls.1m", "MB/s", &pairs, PLAIN, (rounds * LARGE) as u64);
+    Ok(row.note(format!("results of a megabyte; {}", placed::note())))
+}
+
+/// A page and a commit: each sealed by the same plain.
+fn by_streams(options: &Options, of: [(&Ends, Place); 2]) -> Result<[Row; 2], String> {
     let rounds = rounds(options);
     let config = |(ends, place): (&Ends, Place)| ClientConfig {
         cache_bytes: fetch::CACHE_BYTES,
@@ -86,17 +111,6 @@ fn by_streams(options: &Options, of: [(&Ends, Place); 2]) -> Result<[Row; 3], St
     let fetched = Row::compared("tls.fetch", "us", &pairs, PLAIN, (rounds * TRIPS) as u64);
 
     let clients = [of[0].0.client(of[0].1)?, of[1].0.client(of[1].1)?];
-    let rate = |at: usize| {
-        let service = clients[at].service::<dyn Procedures>();
-        let begun = Instant::now();
-        for _ in 0..LARGE {
-            service.give(LARGE_BYTES).map_err(failed)?;
-        }
-        Ok::<_, String>(LARGE as f64 * f64::from(LARGE_BYTES) / 1e6 / begun.elapsed().as_secs_f64())
-    };
-    let pairs = alternate(rounds, || rate(0), || rate(1))?;
-    let large = Row::compared("tls.1m", "MB/s", &pairs, PLAIN, (rounds * LARGE) as u64);
-
     let make = |client: &Client| client.run(|tx| tx.create(&Counter { count: 0 })).map_err(failed);
     let made = [make(&clients[0])?, make(&clients[1])?];
     let commits = |at: usize| {
@@ -110,7 +124,6 @@ fn by_streams(options: &Options, of: [(&Ends, Place); 2]) -> Result<[Row; 3], St
     let commit = Row::compared("tls.commit.one", "us", &pairs, PLAIN, (rounds * COMMITS) as u64);
     Ok([
         fetched.note("an object read whose page is not cached"),
-        large.note("results of a megabyte"),
         commit.note("a commit of one object, which waits for the disk"),
     ])
 }
