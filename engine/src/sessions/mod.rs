@@ -255,6 +255,8 @@ impl Sessions {
         if who.is_one_host {
             session.capabilities = ONE_HOST;
         }
+        let is_believed = dropped(Rule::IdentityFromAddress) && who.is_one_host;
+        let who = &Who { is_own_process: who.is_own_process || is_believed, ..who.clone() };
         if who.is_own_process {
             session.trust = Trust::Given;
         }

@@ -466,6 +466,20 @@ fn rights_come_back_from_log_and_state() {
     }
 }
 
+/// Where a connection comes from says nothing of whose it is, also if that is the server's own host.
+#[test]
+fn address_of_this_host_names_nobody() {
+    let mut s = Space::new();
+    s.grant("client:x", "read");
+    s.h.stranger = Some(Y);
+    for is_one_host in [false, true] {
+        let said = s.connect(Y, Who { is_one_host, ..Who::default() }, 7);
+        let text = denied(&said).expect("a refusal");
+        assert!(text.contains("anyone lacks the role"), "{text}");
+        s.h.input(Input::Disconnected(Y));
+    }
+}
+
 #[test]
 fn space_has_room_for_256_rights() {
     let mut s = Space::new();
@@ -508,11 +522,12 @@ fn who_reads_no_longer_resumes_nothing() {
 #[test]
 fn dropped_rules_of_rights_are_noticed() {
     use tercel_engine::mutant::{Rule, drop_rule};
-    let scenes: [fn(); 4] = [
+    let scenes: [fn(); 5] = [
         commit_that_waits_is_judged_when_it_is_ordered,
         revoked_right_counts_at_once_and_ends_the_session,
         client_of_another_principal_is_refused,
         on_behalf_is_believed_of_members_alone,
+        address_of_this_host_names_nobody,
     ];
     for rule in Rule::OF_RIGHTS {
         drop_rule(Some(*rule));

@@ -368,6 +368,8 @@ OF_RIGHTS {
     ClientOfAnyone,
     /// The principal that a connection names is believed of anyone.
     OnBehalfBelieved,
+    /// A connection from an address of this host counts as the server's own user.
+    IdentityFromAddress,
 }
 /// The rules of a ring: the worlds of `tercel-order` notice them.
 OF_RINGS {
