@@ -193,7 +193,7 @@ impl Pair {
 }
 
 /// The name under which both ends agree on the version of the protocol.
-fn protocol() -> Vec<u8> {
+pub(super) fn protocol() -> Vec<u8> {
     format!("tercel/{WIRE_VERSION}").into_bytes()
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use tercel_testkit::process::until;
 
 use super::*;
 use crate::group::{health_of, status_of};
-use crate::{Bytes, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, Transport};
+use crate::{Address, Bytes, Client, ClientConfig, Error, Object, Ref, Server, ServerConfig, Transport};
 
 #[derive(Object)]
 struct Letter {
@@ -233,6 +234,30 @@ fn client_leaves_a_server_that_counts_no_more() {
     write(&client, b"in time").unwrap();
     let why = left(&client);
     assert!(why.contains("it has expired"), "{why}");
+    server.stop().unwrap();
+}
+
+/// Another implementation's client comes in by TLS 1.3 with a certificate, and by nothing that is older.
+#[test]
+fn nothing_older_than_tls_1_3_is_spoken() {
+    let (_dir, authority, server) = served();
+    let Address::Tcp(at) = server.addresses()[0].clone() else { panic!("{:?}", server.addresses()) };
+    let client = authority.client();
+    let protocol = String::from_utf8(files::protocol()).unwrap();
+    let file = |name: &str| client.dir().join(name).display().to_string();
+    let said = |version: &str| {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["s_client", "-connect", &at, version, "-alpn", &protocol]);
+        openssl.args(["-CAfile", &file("ca.crt"), "-cert", &file("tls.crt"), "-key", &file("tls.key")]);
+        let done = openssl.stdin(Stdio::null()).output().ok()?;
+        Some(String::from_utf8_lossy(&done.stdout).into_owned())
+    };
+    let Some(now) = said("-tls1_3") else { return println!("left out: there is no openssl here") };
+    assert!(now.contains("New, TLSv1.3, Cipher is TLS_"), "{now}");
+    for old in ["-tls1", "-tls1_1", "-tls1_2"] {
+        let said = said(old).unwrap();
+        assert!(!said.contains("Cipher is TLS_") && !said.contains("Cipher is ECDHE"), "{old}: {said}");
+    }
     server.stop().unwrap();
 }
 
