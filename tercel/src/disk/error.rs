@@ -25,6 +25,16 @@ pub enum DiskError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The directory is a copy of a member's, made file by file.
+    #[error(
+        "the directory of {} is a copy of a member's, which may run still, or has promised more since; remove that member from \
+         its group, and let an empty directory join. If the directory was only moved, and never starts again where it was, \
+         remove {}, and start it", .file.display(), .file.display()
+    )]
+    Copied {
+        /// The file that knows its own inode.
+        file: PathBuf,
+    },
     /// There is a space or a backup in the directory already.
     #[error("{} has a space or a backup in it already; choose an empty or a new directory", .dir.display())]
     Occupied {

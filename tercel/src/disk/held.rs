@@ -136,23 +136,43 @@ impl HeldDir {
 
     /// The same of a file that is no text.
     pub(crate) fn write_whole_bytes(&self, name: impl AsRef<Path>, bytes: &[u8]) -> Result<(), DiskError> {
-        self.write_for(name, bytes, PRIVATE_FILE)
+        self.write_for(name, |_| bytes.to_vec(), PRIVATE_FILE)
+    }
+
+    /// The same of a text in which the file's own inode stands.
+    pub(crate) fn write_with_inode(
+        &self,
+        name: impl AsRef<Path>,
+        text: impl FnOnce(u64) -> String,
+    ) -> Result<(), DiskError> {
+        self.write_for(name, |inode| text(inode).into_bytes(), PRIVATE_FILE)
+    }
+
+    /// The inode of a file in it.
+    pub(crate) fn inode(&self, name: impl AsRef<Path>) -> Result<u64, DiskError> {
+        let found = statat(self, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
+        found.map(|found| found.st_ino).map_err(|why| DiskError::io("look at", &self.file(name))(why.into()))
     }
 
     /// The same of a text that no other user may read.
     pub(crate) fn write_private(&self, name: impl AsRef<Path>, text: &str) -> Result<(), DiskError> {
         // One that was left behind would keep the rights that it had.
         let _ = unlinkat(self, name.as_ref().with_extension("tmp"), AtFlags::empty());
-        self.write_for(name, text.as_bytes(), Mode::RUSR | Mode::WUSR)
+        self.write_for(name, |_| text.into(), Mode::RUSR | Mode::WUSR)
     }
 
-    fn write_for(&self, name: impl AsRef<Path>, bytes: &[u8], mode: Mode) -> Result<(), DiskError> {
+    fn write_for(
+        &self,
+        name: impl AsRef<Path>,
+        bytes: impl FnOnce(u64) -> Vec<u8>,
+        mode: Mode,
+    ) -> Result<(), DiskError> {
         let name = name.as_ref();
         let temporary = name.with_extension("tmp");
         let written = (|| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
             let mut file = File::from(openat(self, &temporary, flags, mode)?);
-            file.write_all(bytes)?;
+            file.write_all(&bytes(fstat(&file)?.st_ino))?;
             file.sync_all()?;
             Ok(renameat(self, &temporary, self, name)?)
         })();

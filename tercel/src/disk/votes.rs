@@ -27,12 +27,35 @@ pub(crate) fn is_of_member(dir: &HeldDir) -> bool {
     dir.has(VOTES_NAME) || dir.has(MEMBER_NAME)
 }
 
+/// Marks a directory as a member's own.
 fn mark(dir: &HeldDir) -> Result<(), DiskError> {
-    if dir.has(MEMBER_NAME) { Ok(()) } else { dir.write_whole(MEMBER_NAME, MEMBER_TEXT) }
+    dir.write_with_inode(MEMBER_NAME, |inode| format!("{MEMBER_TEXT}{INODE}{inode}\n"))
+}
+
+/// Sees that a directory is a member's own, and no copy that was made file by file. One of an earlier build is
+/// taken as it is.
+fn is_own(dir: &HeldDir) -> Result<(), DiskError> {
+    if !dir.has(MEMBER_NAME) {
+        return mark(dir);
+    }
+    let mut text = String::new();
+    let read = dir.read(MEMBER_NAME)?.take(MEMBER_BYTES_MAX).read_to_string(&mut text);
+    read.map_err(DiskError::io("read", &dir.file(MEMBER_NAME)))?;
+    match text.rsplit_once(INODE).and_then(|(_, inode)| inode.trim().parse::<u64>().ok()) {
+        None => mark(dir),
+        Some(inode) if inode == dir.inode(MEMBER_NAME)? => Ok(()),
+        Some(_) => Err(DiskError::Copied { file: dir.file(MEMBER_NAME) }),
+    }
 }
 
 const MEMBER_TEXT: &str =
     "This directory is of a member of a group of servers: it is not served without its file of votes.\n";
+
+/// The words before the number of the file's own inode, which a copy of the file does not have.
+const INODE: &str = "The inode of this file is ";
+
+/// Bytes of the file that are read.
+const MEMBER_BYTES_MAX: u64 = 4 << 10;
 
 /// A promise, and the electorate that is remembered with it.
 pub(crate) type Promised = (ViewId, Option<Electorate>);
@@ -64,10 +87,10 @@ impl Votes {
     /// If the file does not say what was promised: the member must not vote.
     pub(crate) fn open(dir: &HeldDir, log: ViewId, process: u64) -> Result<Votes, DiskError> {
         let (bytes, remembered) = Votes::read(dir, log)?;
+        is_own(dir)?;
         if Remembered::is_of_version_1(&bytes) {
             dir.write_whole_bytes(VOTES_NAME, &remembered.file())?;
         }
-        mark(dir)?;
         let (path, file) = (dir.file(VOTES_NAME), dir.edit(VOTES_NAME)?);
         let mut votes = Votes { path, file, remembered };
         votes.remembered.begin(process);

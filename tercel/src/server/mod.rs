@@ -369,7 +369,7 @@ impl From<ServerError> for tercel_engine::Error {
 fn kind(e: &ServerError) -> FaultKind {
     match e {
         ServerError::Disk(e) => match e {
-            DiskError::Locked { .. } => FaultKind::InUse,
+            DiskError::Locked { .. } | DiskError::Copied { .. } => FaultKind::InUse,
             DiskError::NotOurs { .. }
             | DiskError::Occupied { .. }
             | DiskError::Unfinished { .. }

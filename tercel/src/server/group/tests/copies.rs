@@ -6,9 +6,49 @@ use tercel_engine::order::quorum::remembered::Remembered;
 
 use super::*;
 
-/// Copies a directory whose server has stopped.
+/// Copies a directory whose server has stopped, as a snapshot of its machine does: no file tells of it.
 fn copied(from: &Path, to: &Path) {
+    copied_by_files(from, to);
+    let _ = std::fs::remove_file(to.join("member"));
+}
+
+fn copied_by_files(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+/// A copy that was made file by file, also of a member that runs, is not served beside its original, and goes on
+/// where the original is given up.
+#[test]
+fn copy_by_files_is_not_served() {
+    let mut group = Groups::of(3);
+    add(&group.client());
+    let member = (group.leader() + 1) % 3;
+    let (dir, copy) = (group.members[member].0.clone(), group._dir.path().join("copy"));
+    copied_by_files(&dir, &copy);
+    let start = || crate::Server::builder(&copy).listen("127.0.0.1:0").start();
+    for _ in 0..2 {
+        let refused = start().err().unwrap().to_string();
+        assert!(
+            refused.contains("is a copy of a member") && refused.contains("copy/member, and start it"),
+            "{refused}"
+        );
+    }
+    add(&group.client());
+    // A directory that is moved on its file system stays what it is.
+    group.servers[member].take().unwrap().stop().unwrap();
+    let moved = group._dir.path().join("moved");
+    std::fs::rename(&dir, &moved).unwrap();
+    std::fs::rename(&moved, &dir).unwrap();
+    group.servers[member] = Some(group.start(member));
+    group.servers[member].take().unwrap().stop().unwrap();
+    // One that is moved elsewhere has new files: its operator says so.
+    std::fs::remove_dir_all(&copy).unwrap();
+    copied_by_files(&dir, &copy);
+    std::fs::remove_dir_all(&dir).unwrap();
+    copied_by_files(&copy, &dir);
+    std::fs::remove_file(dir.join("member")).unwrap();
+    group.servers[member] = Some(group.start(member));
+    until(|| (group.health(member)? == HealthState::Following).then_some(()));
 }
 
 /// The starts that a member's file of votes has of another member.
