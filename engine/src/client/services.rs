@@ -324,6 +324,10 @@ impl Caller for Client {
         None
     }
 
+    fn has_all_under_way(&self) -> bool {
+        self.requests.slots.are_taken() && self.requests.slots.under_way() > 0
+    }
+
     fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>> {
         let (binding, _) = match self.bind_service(call)? {
             Ok(bound) => bound,

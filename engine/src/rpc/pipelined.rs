@@ -21,7 +21,8 @@ use crate::txn::{Expressed, Step, UnderWay};
 ///
 /// In shared memory each call leaves at once. By a socket they leave together: when a thread of the client
 /// waits, when some kilobytes have gathered, or some milliseconds later. They are executed in any order. A
-/// client has 256 calls under way at most: one more waits until another one was answered and taken.
+/// client has 256 calls under way at most: one more blocks nobody, and leaves when it is waited for or awaited,
+/// once another one was answered and taken.
 pub struct Pipelined<'c, S: ?Sized> {
     handle: ServiceHandle<'c, S>,
 }
@@ -61,7 +62,8 @@ impl<'c, S: ?Sized + ServiceInterface> Pipelined<'c, S> {
             let calling = gathered.calling();
             calling.drive(&mut |caller, now| {
                 ended = caller.request(now, &calling.requested(), &mut under_way);
-                (ended.is_some() || under_way.is_some()).then_some(())
+                let is_begun = ended.is_some() || under_way.is_some();
+                (is_begun || caller.has_all_under_way()).then_some(())
             })?;
         }
         match ended {

@@ -185,6 +185,9 @@ pub trait Caller: Streamer {
         under_way: &mut Option<UnderWay>,
     ) -> Option<Result<Responded, Error>>;
 
+    /// Says whether as many calls are under way as the server takes of this client.
+    fn has_all_under_way(&self) -> bool;
+
     /// Sends a call that is never answered.
     ///
     /// # Errors

@@ -136,6 +136,26 @@ fn as_many_calls_begin_as_a_server_takes() {
     }
 }
 
+/// Calls beyond those that a server takes of a client block nobody: they leave when they are waited for.
+#[test]
+fn more_calls_than_a_server_takes_leave_later() {
+    let (dir, desk) = (tempfile::tempdir().unwrap(), MyDesk::default());
+    let server = serve(dir.path(), &desk);
+    let tcp = Client::connect(server.addresses()[2].clone()).unwrap();
+    for client in clients(&server).into_iter().chain([tcp]) {
+        let calls = client.service::<dyn Desk>().within(Duration::from_secs(10)).pipelined();
+        let begun = Instant::now();
+        let mut pending: Vec<_> = (0..700).map(|n| calls.number(n).unwrap()).collect();
+        assert!(begun.elapsed() < Duration::from_secs(5), "a call has waited for room");
+        let later = pending.split_off(350);
+        let numbers = pending.into_iter().map(|pending| pending.wait().unwrap());
+        assert!(numbers.eq(0..350));
+        // As a task awaits them, the last one first.
+        let numbers = later.into_iter().rev().map(|pending| futures_executor::block_on(pending).unwrap());
+        assert!(numbers.eq((350..700).rev()));
+    }
+}
+
 /// A relay to a server at TCP. While it is slow, it passes the beginning of what the server says, and then
 /// one byte at a time.
 fn slow_relay(server: &Address, is_slow: Arc<AtomicBool>) -> Address {
