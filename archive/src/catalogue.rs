@@ -10,7 +10,7 @@ use tercel::tools::engine::replica::views::Views;
 use tercel::{Stamp, ViewId};
 use thiserror::Error;
 
-use crate::head::{Base, Gap, Head, Run, ends_in, hex, log_begin, piece_name, unhex};
+use crate::head::{Base, Gap, HEAD, Head, Run, ends_in, hex, log_begin, piece_name, unhex};
 use crate::moment::time_text;
 use crate::object::{Damage, Digest, Kind, Object};
 use crate::store::{Store, StoreError};
@@ -47,6 +47,8 @@ pub enum ArchiveError {
 /// An archive, read.
 pub struct Catalogue<'a> {
     store: &'a dyn Store,
+    /// An object that cannot be read, where the head can be, is none that ends a reading of the rest.
+    is_lenient: bool,
     /// The head of the entry.
     pub head: Head,
 }
@@ -71,13 +73,13 @@ impl<'a> Catalogue<'a> {
     /// If there is no archive, or the store fails.
     pub fn open(store: &'a dyn Store) -> Result<Catalogue<'a>, ArchiveError> {
         let (head, _) = Head::read(store)?.ok_or_else(|| ArchiveError::Nothing(store.url()))?;
-        Ok(Catalogue { store, head })
+        Ok(Catalogue { store, head, is_lenient: true })
     }
 
     /// An archive with this head.
     #[must_use]
     pub fn of(store: &'a dyn Store, head: Head) -> Catalogue<'a> {
-        Catalogue { store, head }
+        Catalogue { store, head, is_lenient: false }
     }
 
     /// The names of a run's objects, by the stamp that they begin with.
@@ -102,7 +104,12 @@ impl<'a> Catalogue<'a> {
     /// Reads an object of a name.
     fn object(&self, name: &str) -> Result<(Object, Digest), ArchiveError> {
         let wrong = |why: String| self.wrong(name, why);
-        let bytes = self.store.get(name)?.ok_or_else(|| wrong("it is missing".into()))?;
+        let bytes = match self.store.get(name) {
+            Err(why) if self.is_lenient && self.store.get(HEAD).is_ok() => {
+                return Err(wrong(why.to_string()));
+            }
+            got => got?.ok_or_else(|| wrong("it is missing".into()))?,
+        };
         let (object, digest) = Object::decode(&bytes).map_err(|why| wrong(why.to_string()))?;
         match object.space == self.head.space() {
             true => Ok((object, digest)),
@@ -412,7 +419,10 @@ impl<'a> Catalogue<'a> {
                 progress(verified.objects);
                 Ok(())
             });
-            note(walked, &mut verified)?;
+            if is_noted(walked, &mut verified.wrong)? {
+                let names = self.names_of(run)?.into_values().flatten();
+                self.note_each(names, &mut verified)?;
+            }
         }
         let of_log = verified.objects;
         for base in &self.head.bases {
@@ -421,12 +431,33 @@ impl<'a> Catalogue<'a> {
                 progress(verified.objects);
                 Ok(())
             });
-            note(walked, &mut verified)?;
+            if is_noted(walked, &mut verified.wrong)? {
+                let names = (0..base.pieces).map(|piece| piece_name(base.stamp, base.ms, piece));
+                self.note_each(names, &mut verified)?;
+            }
         }
         verified.wrong.extend(self.missing());
         let listed = self.store.list("log/")?.len() as u64;
         verified.unnamed = if verified.wrong.is_empty() { listed.saturating_sub(of_log) } else { 0 };
         Ok(verified)
+    }
+
+    /// Notes each object of these names that cannot be read, if it is not noted yet.
+    fn note_each(
+        &self,
+        names: impl Iterator<Item = String>,
+        verified: &mut Verified,
+    ) -> Result<(), ArchiveError> {
+        for name in names {
+            match self.object(&name) {
+                Err(error @ ArchiveError::Object { .. }) if !verified.wrong.contains(&error.to_string()) => {
+                    verified.wrong.push(error.to_string());
+                }
+                Ok(_) | Err(ArchiveError::Object { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Commits that cannot be restored and are in no gap, a sentence each.
@@ -513,15 +544,19 @@ impl<'a> Catalogue<'a> {
         self.run(run, Stamp(0), Stamp(u64::MAX), &mut |_, object| each(object))
     }
 
-    /// Gives the objects of these names that can be read, with their bytes.
+    /// Gives the objects of these names that can be read, with their bytes, and notes the others.
     pub(crate) fn readable(
         &self,
         names: impl Iterator<Item = String>,
+        wrong: &mut Vec<String>,
         mut each: impl FnMut(&str, &[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         for name in names {
             match self.object(&name) {
                 Ok((object, _)) => each(&name, &object.encode().0)?,
+                Err(error @ ArchiveError::Object { .. }) if !wrong.contains(&error.to_string()) => {
+                    wrong.push(error.to_string());
+                }
                 Err(ArchiveError::Object { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -543,13 +578,17 @@ impl<'a> Catalogue<'a> {
     }
 }
 
-fn note(walked: Result<(), ArchiveError>, verified: &mut Verified) -> Result<(), ArchiveError> {
+/// Notes an object that is missing or damaged. Says whether there was one.
+pub(crate) fn is_noted(
+    walked: Result<(), ArchiveError>,
+    wrong: &mut Vec<String>,
+) -> Result<bool, ArchiveError> {
     match walked {
         Err(error @ ArchiveError::Object { .. }) => {
-            verified.wrong.push(error.to_string());
-            Ok(())
+            wrong.push(error.to_string());
+            Ok(true)
         }
-        walked => walked,
+        walked => walked.map(|()| false),
     }
 }
 

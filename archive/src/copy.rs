@@ -1,6 +1,6 @@
 //! An archive copied to another store: what its head names, verified on the way.
 
-use crate::catalogue::{ArchiveError, Catalogue};
+use crate::catalogue::{ArchiveError, Catalogue, is_noted};
 use crate::head::{HEAD, Head, Run, log_name, piece_name, unhex};
 use crate::moment::time_text;
 use crate::object::Object;
@@ -47,7 +47,10 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         if to.put(name, bytes)? {
             copied.written += 1;
         } else if to.get(name)?.as_deref() != Some(bytes) {
-            let (what, why) = (format!("writing {name}"), "another object is there".into());
+            let (what, why) = (
+                format!("writing {name}"),
+                "another object is there, damaged or of another archive: remove it, and copy again".into(),
+            );
             return Err(StoreError::Failed { store: to.url(), what, why }.into());
         }
         progress(copied.written);
@@ -59,16 +62,16 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
             let name = piece_name(base.stamp, base.ms, piece.position);
             put(&name, &piece.encode().0)
         });
-        if is_damaged(walked, &mut wrong)? {
+        if is_noted(walked, &mut wrong)? {
             let names = (0..base.pieces).map(|piece| piece_name(base.stamp, base.ms, piece));
-            catalogue.readable(names, &mut put)?;
+            catalogue.readable(names, &mut wrong, &mut put)?;
         }
     }
     for run in &catalogue.head.runs {
         let walked = catalogue
             .walk(run, |object| put(&log_name(run.view, object.first.0, object.last.0), &object.encode().0));
-        if is_damaged(walked, &mut wrong)? {
-            catalogue.readable(catalogue.names_of(run)?.into_values().flatten(), &mut put)?;
+        if is_noted(walked, &mut wrong)? {
+            catalogue.readable(catalogue.names_of(run)?.into_values().flatten(), &mut wrong, &mut put)?;
         }
     }
     let new = catalogue.head.to_bytes();
@@ -78,17 +81,6 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         return Err(StoreError::Failed { store: to.url(), what, why }.into());
     }
     Ok(Copied { wrong, ..copied })
-}
-
-/// Notes an object that is missing or damaged.
-fn is_damaged(walked: Result<(), ArchiveError>, wrong: &mut Vec<String>) -> Result<bool, ArchiveError> {
-    match walked {
-        Err(error @ ArchiveError::Object { .. }) => {
-            wrong.push(error.to_string());
-            Ok(true)
-        }
-        walked => walked.map(|()| false),
-    }
 }
 
 /// Says whether an archive has gone on from a head: it has all of that, but for what it has removed as old.

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -41,6 +42,7 @@ impl DirStore {
         let made = private_dir(dir).and_then(|()| store.temporary("probe", b""));
         let probe = made.map_err(|why| store.failed("open", &why))?;
         fs::remove_file(probe).map_err(|why| store.failed("open", &why))?;
+        store.sweep();
         Ok(store)
     }
 
@@ -48,6 +50,19 @@ impl DirStore {
     #[must_use]
     pub fn at(dir: &Path) -> DirStore {
         DirStore { dir: dir.into(), written: AtomicU64::new(0) }
+    }
+
+    /// Removes what writers that were killed have left beside the objects, long ago.
+    fn sweep(&self) {
+        let is_left = |entry: &fs::DirEntry| {
+            let name = entry.file_name();
+            let is_temporary =
+                name.as_encoded_bytes().starts_with(b".") && name.as_encoded_bytes().ends_with(b".tmp");
+            let age = entry.metadata().and_then(|of| of.modified()).ok().and_then(|at| at.elapsed().ok());
+            is_temporary && age.is_some_and(|age| age > LEFT)
+        };
+        let Ok(all) = fs::read_dir(&self.dir) else { return };
+        all.flatten().filter(is_left).for_each(|entry| _ = fs::remove_file(entry.path()));
     }
 
     fn failed(&self, what: &str, error: &io::Error) -> StoreError {
@@ -66,8 +81,11 @@ impl DirStore {
         let name = for_name.replace('/', "-");
         let path = self.dir.join(format!(".{name}.{}.{number}.tmp", std::process::id()));
         let mut file = private_file(&path)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        if let Err(why) = written {
+            let _ = fs::remove_file(&path);
+            return Err(why);
+        }
         Ok(path)
     }
 
@@ -121,6 +139,9 @@ impl DirStore {
         Ok(())
     }
 }
+
+/// Nothing takes so long to be written.
+const LEFT: Duration = Duration::from_secs(3_600);
 
 fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()

@@ -19,6 +19,15 @@ pub const MEMORY: &str = "archive";
 struct Remembered {
     url: String,
     last: Option<LastEntry>,
+    /// Everything up to this moment was archived, in milliseconds since 1970.
+    #[serde(default)]
+    upto_ms: u64,
+}
+
+/// Says whether a server had an archive at a place.
+#[must_use]
+pub fn remembers(path: &Path, url: &str) -> bool {
+    Memory::read(Some(path), url).has_one()
 }
 
 /// The memory of one writer; without a file it lasts as long as the writer.
@@ -52,10 +61,17 @@ impl Memory {
         self.path.as_deref()
     }
 
-    /// Remembers, durably if there is a file. What cannot be written is not remembered there.
-    pub fn set(&mut self, url: &str, last: Option<&LastEntry>) {
-        let known = Remembered { url: url.into(), last: last.cloned() };
-        if self.known.as_ref() == Some(&known) {
+    /// The moment up to which everything was archived; 0 if that is not known.
+    pub fn upto_ms(&self) -> u64 {
+        self.known.as_ref().map_or(0, |known| known.upto_ms)
+    }
+
+    /// Remembers an entry that is archived, durably if there is a file. What cannot be written is not remembered
+    /// there.
+    pub fn set(&mut self, url: &str, last: Option<&LastEntry>, upto_ms: u64) {
+        let known = Remembered { url: url.into(), last: last.cloned(), upto_ms };
+        if self.known.as_ref().is_some_and(|before| (&before.url, &before.last) == (&known.url, &known.last))
+        {
             return;
         }
         if let Some(path) = &self.path {

@@ -28,6 +28,10 @@ pub fn read_time(text: &str) -> Option<u64> {
     let mut fields = time.split(':').filter(|field| !field.is_empty()).map(str::parse::<u64>);
     let mut field = || fields.next().transpose().ok();
     let (hour, minute, second) = (field()?, field()?, field()?);
+    let is_more = fields.next().is_some() || (!part.is_empty() && second.is_none());
+    if is_more || date_of(days_of(year, month, day)) != (year, month, day) {
+        return None;
+    }
     if hour.unwrap_or(0) > 23 || minute.unwrap_or(0) > 59 || second.unwrap_or(0) > 59 {
         return None;
     }
@@ -80,7 +84,11 @@ mod tests {
         assert_eq!(time_text(951_782_400_000), "2000-02-29T00:00:00Z");
         assert_eq!(read_time("2000-02-29 12:30"), Some(951_782_400_000 + 12 * 3_600_000 + 31 * 60_000 - 1));
         assert_eq!(read_time("2000-02-29T00:00:01.5"), Some(951_782_401_500));
-        for wrong in ["", "now", "2000-13-01", "2000-02-29T25:00", "1969-01-01", "2000-02-29T00:00:00.x"] {
+        let times =
+            ["2000-02-29T25:00", "2000-02-29T00:00:00.x", "2000-02-29T00:12.5", "2000-02-29T00:12:30:99"];
+        for wrong in
+            ["", "now", "2000-13-01", "1969-01-01", "2026-02-31", "2026-02-29"].into_iter().chain(times)
+        {
             assert_eq!(read_time(wrong), None, "{wrong}");
         }
     }

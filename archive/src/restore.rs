@@ -105,7 +105,31 @@ pub fn restore(
     make(catalogue, &plan, data, progress)
 }
 
+/// Makes a space of the plan's base or, where that is damaged, of an earlier one and more of the log.
 fn make(
+    catalogue: &Catalogue<'_>,
+    plan: &Plan,
+    data: &Path,
+    progress: Progress<'_>,
+) -> Result<Restored, ArchiveError> {
+    let mut plan = plan.clone();
+    loop {
+        let made = make_of(catalogue, &plan, data, progress);
+        let Err(ArchiveError::Object { name, .. }) = &made else { return made };
+        match earlier(catalogue, &plan.base).filter(|_| name.starts_with("base/")) {
+            Some(base) => plan.base = base,
+            None => return made,
+        }
+    }
+}
+
+/// The base before another one of its history, with no gap between.
+fn earlier(catalogue: &Catalogue<'_>, base: &Base) -> Option<Base> {
+    let before = catalogue.head.base_for(base.history, Stamp(base.stamp.checked_sub(1)?))?;
+    (before.history == base.history).then(|| before.clone())
+}
+
+fn make_of(
     catalogue: &Catalogue<'_>,
     plan: &Plan,
     data: &Path,
@@ -355,12 +379,8 @@ fn cut_set(
                 let late = spaces.iter_mut().find(|(_, catalogue)| catalogue.head.space() == space);
                 let (plan, catalogue) =
                     late.ok_or_else(|| ArchiveError::NotThere("no space is late".into()))?;
-                let before = Stamp(plan.base.stamp.saturating_sub(1));
                 // The log between is of one history.
-                let history = plan.base.history;
-                let earlier = catalogue.head.base_for(history, before);
-                let earlier = earlier.filter(|base| base.history == history).cloned();
-                plan.base = earlier.ok_or_else(|| {
+                plan.base = earlier(catalogue, &plan.base).ok_or_else(|| {
                     ArchiveError::NotThere(format!(
                         "the archive of space {:x} has no base that fits the others: it needs commit {needs} of space {:x}; \
                          name a later moment",

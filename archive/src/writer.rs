@@ -110,15 +110,18 @@ impl Writer {
         store: Arc<dyn Store>,
         config: Config,
     ) -> Result<Writer, StoreError> {
+        let memory = Memory::read(config.memory.as_deref(), &store.url());
         match Head::read(&*store) {
             Ok(Some((head, _))) => refuse_other(&head, space, &*store).map_err(|why| {
                 StoreError::Refused { store: store.url(), what: "the archive".into(), why: why.to_string() }
             })?,
             Ok(None) | Err(StoreError::Failed { .. }) => {}
+            // The place is away, perhaps, and another is at its name.
+            Err(StoreError::Refused { .. }) if memory.has_one() => {}
             Err(error) => return Err(error),
         }
-        let (status, stop) = (Arc::<Mutex<Status>>::default(), Arc::<AtomicBool>::default());
-        let memory = Memory::read(config.memory.as_deref(), &store.url());
+        let known = Status { upto_ms: memory.upto_ms(), ..Status::default() };
+        let (status, stop) = (Arc::new(Mutex::new(known)), Arc::<AtomicBool>::default());
         let mut writing = Writing {
             tap,
             store,
@@ -411,7 +414,8 @@ impl Writing {
         let new = claimed.head.to_bytes();
         if self.store.swap(HEAD, claimed.bytes.as_deref(), &new)? {
             claimed.bytes = Some(new);
-            self.memory.borrow_mut().set(&self.store.url(), claimed.head.last.as_ref());
+            let Head { last, upto_ms, .. } = &claimed.head;
+            self.memory.borrow_mut().set(&self.store.url(), last.as_ref(), *upto_ms);
             self.told(claimed);
             return Ok(());
         }

@@ -15,7 +15,7 @@ use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::config::Config;
 use tercel_archive::copy::copy;
-use tercel_archive::memory::MEMORY;
+use tercel_archive::memory::{MEMORY, remembers};
 use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Outlook, Until, outlook, outlook_set, restore, restore_set};
 use tercel_archive::store::{Store, StoreError};
@@ -308,8 +308,14 @@ pub struct Archiving {
 
 impl Archiving {
     /// Opens the place of an archive: what is wrong with it is told before a server starts.
-    pub fn place(url: &str, credentials: Option<&Path>) -> Result<Arc<dyn Store>, Failure> {
-        tercel_archive::open(url, &access(credentials)).map_err(refused)
+    pub fn place(url: &str, credentials: Option<&Path>, data: &Path) -> Result<Arc<dyn Store>, Failure> {
+        let access = access(credentials);
+        let opened = tercel_archive::open(url, &access);
+        match (opened, tercel_archive::existing(url, &access)) {
+            // It was there, and is away, perhaps: the writer tries again, and begins no other one.
+            (Err(_), Ok(store)) if remembers(&data.join(MEMORY), &store.url()) => Ok(store),
+            (opened, _) => opened.map_err(refused),
+        }
     }
 
     /// Begins to archive a server, and tells of what goes wrong.

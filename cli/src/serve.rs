@@ -192,7 +192,7 @@ fn serve(
 ) -> Result<(), Ended> {
     let tls = config.network.tls.clone();
     let archived = &args.archived;
-    let place = |url| Archiving::place(url, archived.archive_credentials.as_deref());
+    let place = |url| Archiving::place(url, archived.archive_credentials.as_deref(), &args.data);
     let place = archived.archive.as_deref().map(place).transpose()?;
     let server = Server::start(config).map_err(not_started)?;
     let begin = |store| Archiving::begin(&server, &args.data, store, archived.archive_every, note);

@@ -419,6 +419,72 @@ fn every_flipped_object_is_found(place: &dyn Place) {
     }
 }
 
+/// Several objects are damaged or cannot be read: each of them is named, and all others are copied. A damaged base
+/// keeps nobody from what the one before it and the log have.
+fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let store = place.store("archive");
+    let config = Config { base_every: Duration::from_millis(1), ..quick() };
+    let writer = Writer::start(Tap::of(&space.server), space.server.space(), store.clone(), config).unwrap();
+    for bases in 1..4 {
+        space.count(5);
+        archived(&writer, space.last());
+        until(&writer, |status| status.bases >= bases);
+    }
+    writer.stop();
+    let head = Catalogue::open(&*store).unwrap().head;
+    let (newest, before) = (head.bases.last().unwrap(), &head.bases[head.bases.len() - 2]);
+    let pieces = store.list(&tercel_archive::head::base_begin(newest.stamp, newest.ms)).unwrap();
+    place.set("archive", &pieces[0], None);
+    let made =
+        restore(&Catalogue::open(&*store).unwrap(), Until::End, &dir.join("restored"), &mut |_, _, _| ());
+    assert_eq!(made.unwrap().base.0, before.stamp);
+    std::fs::remove_dir_all(dir.join("restored")).unwrap();
+    assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+
+    let logs = store.list("log/").unwrap();
+    let damaged = [&logs[0], &logs[1], logs.last().unwrap()];
+    damaged.iter().for_each(|name| place.set("archive", name, Some(b"no object")));
+    let wrong = Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong;
+    let to = place.store("copied");
+    let left_out = copy(&*store, &*to, |_| ()).unwrap().wrong;
+    for name in damaged.into_iter().chain([&pieces[0]]) {
+        let is_named = |told: &[String]| told.iter().any(|told| told.contains(name.as_str()));
+        assert!(is_named(&wrong) && is_named(&left_out), "{name}: {wrong:?} {left_out:?}");
+        assert_eq!(to.get(name).unwrap(), None);
+    }
+    assert_eq!(to.list("").unwrap().len(), store.list("").unwrap().len() - damaged.len());
+}
+
+/// The store has an object that nobody can read.
+#[test]
+fn object_that_cannot_be_read_is_named() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), crate::place::directories());
+    let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
+    let store = place.store("archive");
+    let writer = space.archive(&store);
+    for _ in 0..3 {
+        space.count(5);
+        archived(&writer, space.last());
+    }
+    writer.stop();
+    let logs = store.list("log/").unwrap();
+    let path = place.path().join("archive").join(&logs[1]);
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    let wrong = Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong;
+    assert!(
+        wrong.iter().any(|told| told.contains(&logs[1]) && told.contains("can be restored")),
+        "{wrong:?}"
+    );
+    let to = place.store("copied");
+    assert!(copy(&*store, &*to, |_| ()).unwrap().wrong.iter().any(|told| told.contains(&logs[1])));
+    let rest: Vec<String> = logs.iter().filter(|name| **name != logs[1]).cloned().collect();
+    assert_eq!(to.list("log/").unwrap(), rest);
+}
+
 /// An archive of which one object is damaged is copied without that one, and its copy is gone on with.
 fn copies_all_but(place: &dyn Place, damaged: &dyn Store, name: &str, names: &[String]) {
     let to = place.store(&format!("without {}", name.replace('/', "-")));
@@ -516,6 +582,7 @@ in_each_store!(
     writer_takes_over_from_an_earlier_view,
     writer_of_another_copy_is_told,
     every_flipped_object_is_found,
+    several_damaged_objects_are_named_and_gone_round,
     archive_goes_on_over_a_restart,
     what_is_older_than_kept_is_removed,
 );
