@@ -163,7 +163,13 @@ impl Asked {
         match self.parameter("fresh").as_deref() {
             None => {}
             Some("strict") => tx = tx.isolation(Isolation::Strict),
-            Some("stale") => tx = tx.stale(),
+            Some("stale") => {
+                tx = tx.stale();
+                // What is not cached cannot come.
+                if outage(client).is_some() {
+                    tx = tx.timeout(Duration::ZERO);
+                }
+            }
             Some(text) => {
                 let ms = text.strip_prefix("bounded:").and_then(|ms| ms.parse().ok());
                 let next = "say strict, stale or bounded:MS";
@@ -211,3 +217,12 @@ fn unescaped(part: &str) -> String {
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// Why a client has had no server for some time: requests do not wait for one then.
+pub fn outage(client: &Client) -> Option<String> {
+    let outage = tercel::tools::outage(client).ok().flatten();
+    outage.filter(|(time, _)| *time > OUTAGE).map(|(_, why)| why)
+}
+
+/// A group mostly has another leader by then.
+const OUTAGE: Duration = Duration::from_secs(2);

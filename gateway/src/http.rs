@@ -29,7 +29,7 @@ use tokio::{task, time};
 
 use crate::Config;
 use crate::answer::{self, Answer, refused, with};
-use crate::asked::Asked;
+use crate::asked::{Asked, outage};
 use crate::callers::{Callers, Door};
 use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
 use crate::https::FOR_EVER;
@@ -312,13 +312,9 @@ async fn waiting(
 /// The refusal of a request that would wait for a server while there has been none for some time.
 fn without_server(gate: &Gate, asked: &Asked) -> Option<Answer> {
     let waits = !asked.route.is_sign() && asked.parameter("fresh").as_deref() != Some("stale");
-    let outage = tercel::tools::outage(&gate.client).ok().flatten().filter(|_| waits);
-    let (_, why) = outage.filter(|(time, _)| *time > OUTAGE)?;
+    let why = outage(&gate.client).filter(|_| waits)?;
     Some(answer::error(&tercel::Error::Unavailable(format!("no server answers: {why}"))))
 }
-
-/// Time without a server after which requests do not wait for one: a group mostly has another leader by then.
-const OUTAGE: Duration = Duration::from_secs(2);
 
 /// Receives the body of a request, as far as there is room for it among all.
 async fn received(

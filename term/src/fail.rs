@@ -50,11 +50,17 @@ impl Failure {
         let is_away = matches!(e, Error::Unavailable(_));
         let failure = Failure::from(e);
         match is_away {
+            true if failure.is_of_silence() => failure,
             true => failure.next(format!(
                 "start a server with `tercel serve --data DIR`, or name another one with {option} ADDR"
             )),
             false => failure,
         }
+    }
+
+    /// Says whether something holds the server's address and says nothing: no server can be started there.
+    fn is_of_silence(&self) -> bool {
+        self.code == LATER
     }
 
     /// The failure where servers answered that serve nothing now, and said why and what to do.
@@ -107,10 +113,17 @@ impl Failure {
     }
 }
 
+/// The end of what a client says of an address at which nobody greets.
+const SILENT: &str = "the server does not answer the greeting";
+
 impl From<tercel::Error> for Failure {
     fn from(e: tercel::Error) -> Failure {
         if let Some(failure) = Failure::of_group(&e) {
             return failure;
+        }
+        if matches!(&e, tercel::Error::Unavailable(why) if why.ends_with(SILENT)) {
+            let next = "something holds that address: see whether it is a Tercel server, and whether it is stopped or hangs";
+            return Failure::new(e.to_string()).code(LATER).next(next);
         }
         // The one setting that a command can get wrong.
         let is_of_line = matches!(&e, tercel::Error::Invalid(text) if text.contains("`cache_bytes`"));

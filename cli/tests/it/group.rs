@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Serving, err, free, in_one_line, out, tercel, until};
+use crate::common::{Serving, err, free, in_one_line, lags, out, tercel, until};
 
 fn at(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()
@@ -199,6 +199,23 @@ fn group_without_quorum_names_no_leader() {
     }
     let (_, text) = said(&["group", "status", "--server", &ats[0]]);
     assert!(text.contains("next: name the other members with --server"), "{text}");
+}
+
+/// A removed member is told so, whether or not it hears of its removal as an entry of the log, and does not come
+/// back with its directory.
+#[test]
+fn removed_member_is_told_and_does_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (ats, mut servings) = three(dir);
+    let removed = servings.remove(2);
+    until(|| lags(&ats[0])?.iter().all(|lag| *lag == 0).then_some(()));
+    out(&tercel(&["group", "remove", &ats[2], "--server", &ats[0]]));
+    until(|| log(dir, "2").contains("begin anew with an empty directory").then_some(()));
+    drop(removed);
+    let again = tercel(&["serve", "--data", &at(dir, "2"), "--listen", &ats[2], "--join", &ats[0]]);
+    let said = in_one_line(&err(&again));
+    assert!(said.contains("removed from") && said.contains("empty"), "{said}");
 }
 
 /// Two members that were started at each other's addresses reach nobody: the status names who is where.

@@ -236,8 +236,8 @@ impl Server {
         let unlisted = self.membership.iter_mut().map(|group| &mut group.unlisted);
         unlisted.for_each(|all| _ = if is_listed { all.remove(&from) } else { all.insert(from, conn) });
         if !is_listed {
-            let text = "this server is not on the list of the group there: it was removed or has just come, or the directory there is a \
-                        copy of before";
+            let text = "this server is not on the list of the group there: it has just come, or the directory there is a copy of before, or it \
+                        was removed; then begin anew with an empty directory and --join";
             self.sessions(|s, cx| s.refuse(conn, text, cx));
         }
     }
@@ -454,7 +454,7 @@ const COPY_AGAIN_US: u64 = 1_000_000;
 const RELIEVED_AGAIN_US: u64 = 10_000_000;
 
 /// Why a member stops that was removed.
-pub(super) const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \
+pub const REMOVED: &str = "this member was removed from its group, which goes on without it; to have it back, \
              begin anew with an empty directory: `tercel serve --data DIR --join ADDR --secret FILE`";
 
 /// The version of packets and entries: members of a group speak the same.

@@ -32,8 +32,7 @@ pub use crate::effect::{
     LogRoom, NetworkState, PageUpdate, Proof, ServerConfig, ServerStats, SpaceWarning, Unread, Who, store,
 };
 pub use inside::{Local, LocalConfig};
-use membership::REMOVED;
-pub use membership::{MEMBERS_VERSION, Membership, OPERATOR};
+pub use membership::{MEMBERS_VERSION, Membership, OPERATOR, REMOVED};
 pub use recover::{LogEnds, Recovery, RecoveryError};
 
 use crate::leader::{Flight, Leader, Work};

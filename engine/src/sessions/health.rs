@@ -166,12 +166,19 @@ fn not_leading(cx: &Cx) -> (HealthState, String) {
     let Some(leader) = cx.led_by() else {
         let (state, text) = none();
         // One that listens elsewhere hears nobody, and is told so by nothing else.
-        let reached = group.members.get(group.me).map(|me| format!("; others reach it at {}", me.address));
+        let reached = group
+            .members
+            .get(group.me)
+            .map(|me| format!("; others reach it at {}: it must listen there", me.address));
         let voters = group.members.iter().filter(|member| member.votes).count();
         let quorum = voters / 2 + 1;
-        let next = format!(
-            "; {quorum} of {voters} voters elect a leader: `tercel group status` names those that do not answer, start these"
-        );
+        let next = match refused(cx) {
+            // The words of another member say what to do.
+            Some(_) => String::new(),
+            None => format!(
+                "; {quorum} of {voters} voters elect a leader: `tercel group status` names those that do not answer, start these"
+            ),
+        };
         return (state, text + &next + &reached.unwrap_or_default());
     };
     let at = &leader.address;

@@ -32,7 +32,8 @@ impl Sessions {
     /// An operator asks about the group, or for a change.
     pub(super) fn regroup(&mut self, asked: Asked, of: &Regroup, cx: &mut Cx) {
         let Some(group) = cx.work.sequencer.status() else {
-            let text = "this server is of no group: stop it, and begin one with `tercel group init`";
+            let text = "this server is of no group: stop it, and begin one with `tercel group init`, or give it an empty directory and \
+                        have it join one with `tercel serve --join ADDR --secret FILE`";
             return cx.refuse(asked, Refusal::Denied, text);
         };
         if of.step == Regrouping::Look {

@@ -338,7 +338,10 @@ fn follower_whose_disk_is_full_says_so() {
 fn member_that_hears_nobody_says_its_address() {
     let mut first = First::of(&[true, true, true], 0, true);
     let (state, reason) = first.health();
-    assert!(state == HealthState::NotLeading && reason.ends_with("others reach it at m1:1"), "{reason}");
+    assert!(
+        state == HealthState::NotLeading && reason.ends_with("others reach it at m1:1: it must listen there"),
+        "{reason}"
+    );
 }
 
 /// The word of the second member, which leads, or of the first to the second.

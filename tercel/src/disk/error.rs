@@ -35,6 +35,15 @@ pub enum DiskError {
         /// The file that knows its own inode.
         file: PathBuf,
     },
+    /// The directory is of a member that was removed from its group.
+    #[error(
+        "{} is of a member that was removed from its group, which goes on without it; to have it back, begin anew with an \
+         empty directory: `tercel serve --data DIR --join ADDR --secret FILE`", .dir.display()
+    )]
+    Removed {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// There is a space or a backup in the directory already.
     #[error("{} has a space or a backup in it already; choose an empty or a new directory", .dir.display())]
     Occupied {

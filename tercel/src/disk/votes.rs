@@ -32,6 +32,11 @@ fn mark(dir: &HeldDir) -> Result<(), DiskError> {
     dir.write_with_inode(MEMBER_NAME, |inode| format!("{MEMBER_TEXT}{INODE}{inode}\n"))
 }
 
+/// Marks a directory as that of a member which was removed.
+pub(crate) fn mark_removed(dir: &HeldDir) -> Result<(), DiskError> {
+    dir.write_whole(MEMBER_NAME, &format!("{MEMBER_TEXT}{GONE}\n"))
+}
+
 /// Sees that a directory is a member's own, and no copy that was made file by file. One of an earlier build is
 /// taken as it is.
 fn is_own(dir: &HeldDir) -> Result<(), DiskError> {
@@ -41,6 +46,9 @@ fn is_own(dir: &HeldDir) -> Result<(), DiskError> {
     let mut text = String::new();
     let read = dir.read(MEMBER_NAME)?.take(MEMBER_BYTES_MAX).read_to_string(&mut text);
     read.map_err(DiskError::io("read", &dir.file(MEMBER_NAME)))?;
+    if text.ends_with(&format!("{GONE}\n")) {
+        return Err(DiskError::Removed { dir: dir.path().into() });
+    }
     match text.rsplit_once(INODE).and_then(|(_, inode)| inode.trim().parse::<u64>().ok()) {
         None => mark(dir),
         Some(inode) if inode == dir.inode(MEMBER_NAME)? => Ok(()),
@@ -53,6 +61,9 @@ const MEMBER_TEXT: &str =
 
 /// The words before the number of the file's own inode, which a copy of the file does not have.
 const INODE: &str = "The inode of this file is ";
+
+/// The words in the directory of a member that was removed.
+const GONE: &str = "It was removed from its group.";
 
 /// Bytes of the file that are read.
 const MEMBER_BYTES_MAX: u64 = 4 << 10;
@@ -199,6 +210,22 @@ mod tests {
         let found = Votes::look(&dir, ViewId::NONE).unwrap();
         let expected = (1, ViewId::new(4, 1), new.electorate);
         assert_eq!((found.start, found.promised, found.electorate), expected);
+    }
+
+    #[test]
+    fn removed_members_directory_opens_no_more() {
+        let path = tempfile::tempdir().unwrap();
+        let dir = HeldDir::open(path.path()).unwrap();
+        let member = Member { id: MemberId(1), votes: true, address: "a:1".into() };
+        let members = Members::new(vec![member]).unwrap();
+        Votes::create(&dir, 7, (MemberId(1), ViewId::NONE), members.clone()).unwrap();
+        Votes::open(&dir, ViewId::NONE, 7).unwrap();
+        mark_removed(&dir).unwrap();
+        assert!(matches!(Votes::open(&dir, ViewId::NONE, 8), Err(DiskError::Removed { .. })));
+        assert!(is_of_member(&dir));
+        // A rescue makes it a member again.
+        Votes::create(&dir, 8, (MemberId(1), ViewId::NONE), members).unwrap();
+        Votes::open(&dir, ViewId::NONE, 9).unwrap();
     }
 
     #[test]

@@ -370,6 +370,7 @@ fn kind(e: &ServerError) -> FaultKind {
     match e {
         ServerError::Disk(e) => match e {
             DiskError::Locked { .. } | DiskError::Copied { .. } => FaultKind::InUse,
+            DiskError::Removed { .. } => FaultKind::NotASpace,
             DiskError::NotOurs { .. }
             | DiskError::Occupied { .. }
             | DiskError::Unfinished { .. }

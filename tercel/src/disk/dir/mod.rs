@@ -11,7 +11,7 @@ use super::held::HeldDir;
 use super::log::sync_dir;
 use super::pages::RedbPages;
 use super::secret::Secret;
-use super::votes::{Votes, is_of_member};
+use super::votes::{Votes, is_of_member, mark_removed};
 use super::{DiskError, log};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -248,6 +248,11 @@ impl DataDir {
     /// Says whether it is of a member of a group.
     pub(crate) fn is_member(&self) -> bool {
         is_of_member(&self.held)
+    }
+
+    /// The member was removed from its group. What cannot be noted is found out by the next process anew.
+    pub(crate) fn was_removed(&self) {
+        let _ = mark_removed(&self.held);
     }
 
     /// The secret of its group, if it has one.

@@ -87,7 +87,8 @@ pub fn change(
     let named = listed.iter().find(|(id, _, address)| id.to_string() == member || address == member);
     let Some((id, ..)) = named else {
         let text = format!(
-            "{member} is no member of the group: a server joins first (`tercel serve --join ADDR`); `tercel group status` lists them"
+            "{member} is no member of the group: {}`tercel group status` lists them",
+            if what == Change::Vote { "a server joins first (`tercel serve --join ADDR`); " } else { "" }
         );
         return Err(Error::Denied(text));
     };
@@ -218,7 +219,7 @@ pub fn join(
     let secret = given.or(kept).ok_or_else(|| match found {
         Some(_) => ServerError::NoSecret(dir.into()),
         None => ServerError::Join(
-            "its members prove to each other that they have its secret: copy the file `secret` of a member's directory \
+            "its members prove to each other that they have its secret; copy the file `secret` of a member's directory \
              here, and name it with --secret FILE (`tercel group secret` tells where it is)"
                 .into(),
         ),

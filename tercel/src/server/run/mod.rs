@@ -19,7 +19,7 @@ use tercel_engine::order::Found;
 use tercel_engine::schedule::{Bounds, Scheduler, Turns};
 use tercel_engine::server::{
     ArchiveState, Conn, Consulted, Effect, Effects, HostStats, Input, LogRoom, NetworkState, OPERATOR,
-    Server as Machine,
+    REMOVED, Server as Machine,
 };
 use tercel_engine::table::Map;
 use tercel_engine::time::Now;
@@ -350,7 +350,12 @@ impl Loop {
             Effect::Unpin(pin) => self.store.unpin(pin),
             Effect::Truncate(stamp) => self.log.truncate_below(stamp),
             Effect::Audit(of) => self.journal.audit(&of),
-            Effect::Stop(why) => self.end.failed = Some(why),
+            Effect::Stop(why) => {
+                if why == REMOVED {
+                    self.held.0.was_removed();
+                }
+                self.end.failed = Some(why);
+            }
             Effect::Cut(above) => self.records.queue.cut(above),
             Effect::KeepFrom(position) => self.log.keep_from(position),
             Effect::ReadLog(from, bytes) => match self.records.read_back(from, bytes) {
