@@ -66,8 +66,8 @@ impl Memory {
         self.known.as_ref().map_or(0, |known| known.upto_ms)
     }
 
-    /// Remembers an entry that is archived, durably if there is a file. What cannot be written is not remembered
-    /// there.
+    /// Remembers an entry that is archived, durably if there is a file. What cannot be written is not
+    /// remembered there.
     pub fn set(&mut self, url: &str, last: Option<&LastEntry>, upto_ms: u64) {
         let known = Remembered { url: url.into(), last: last.cloned(), upto_ms };
         if self.known.as_ref().is_some_and(|before| (&before.url, &before.last) == (&known.url, &known.last))

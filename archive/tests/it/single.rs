@@ -419,8 +419,8 @@ fn every_flipped_object_is_found(place: &dyn Place) {
     }
 }
 
-/// Several objects are damaged or cannot be read: each of them is named, and all others are copied. A damaged base
-/// keeps nobody from what the one before it and the log have.
+/// Several objects are damaged or cannot be read: each of them is named, and all others are copied. A
+/// damaged base keeps nobody from what the one before it and the log have.
 fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -128,8 +128,8 @@ fn by_streams(options: &Options, of: [(&Ends, Place); 2]) -> Result<[Row; 2], St
     ])
 }
 
-/// The slowest hundredth of one client's calls while many others connect to its server, by the same while they
-/// connect to another server on the same processor, which takes as much of it.
+/// The slowest hundredth of one client's calls while many others connect to its server, by the same while
+/// they connect to another server on the same processor, which takes as much of it.
 fn handshakes(options: &Options, at: &Ends, bystander: &Ends) -> Result<Row, String> {
     let place = Place { road: Transport::Tls, waits: Waits::Sleeping, apart: false };
     let client = at.client(place)?;

@@ -201,10 +201,10 @@ fn group_without_quorum_names_no_leader() {
     assert!(text.contains("next: name the other members with --server"), "{text}");
 }
 
-/// A removed member is told so, whether or not it hears of its removal as an entry of the log, and does not come
-/// back with its directory.
+/// A removed member is told so, whether or not it hears of its removal as an entry of the log, and does not
+/// come back with its directory.
 #[test]
-fn removed_member_is_told_and_does_not_come_back() {
+fn removed_member_is_told_and_comes_not_back() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let (ats, mut servings) = three(dir);

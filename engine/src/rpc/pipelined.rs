@@ -21,8 +21,8 @@ use crate::txn::{Expressed, Step, UnderWay};
 ///
 /// In shared memory each call leaves at once. By a socket they leave together: when a thread of the client
 /// waits, when some kilobytes have gathered, or some milliseconds later. They are executed in any order. A
-/// client has 256 calls under way at most: one more blocks nobody, and leaves when it is waited for or awaited,
-/// once another one was answered and taken.
+/// client has 256 calls under way at most: one more blocks nobody, and leaves when it is waited for or
+/// awaited, once another one was answered and taken.
 pub struct Pipelined<'c, S: ?Sized> {
     handle: ServiceHandle<'c, S>,
 }

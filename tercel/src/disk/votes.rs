@@ -37,8 +37,8 @@ pub(crate) fn mark_removed(dir: &HeldDir) -> Result<(), DiskError> {
     dir.write_whole(MEMBER_NAME, &format!("{MEMBER_TEXT}{GONE}\n"))
 }
 
-/// Sees that a directory is a member's own, and no copy that was made file by file. One of an earlier build is
-/// taken as it is.
+/// Sees that a directory is a member's own, and no copy that was made file by file. One of an earlier build
+/// is taken as it is.
 fn is_own(dir: &HeldDir) -> Result<(), DiskError> {
     if !dir.has(MEMBER_NAME) {
         return mark(dir);

@@ -16,8 +16,8 @@ fn copied_by_files(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
 }
 
-/// A copy that was made file by file, also of a member that runs, is not served beside its original, and goes on
-/// where the original is given up.
+/// A copy that was made file by file, also of a member that runs, is not served beside its original, and
+/// goes on where the original is given up.
 #[test]
 fn copy_by_files_is_not_served() {
     let mut group = Groups::of(3);
