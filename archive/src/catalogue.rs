@@ -105,16 +105,28 @@ impl<'a> Catalogue<'a> {
     fn object(&self, name: &str) -> Result<(Object, Digest), ArchiveError> {
         let wrong = |why: String| self.wrong(name, why);
         let bytes = match self.store.get(name) {
-            Err(why) if self.is_lenient && self.store.get(HEAD).is_ok() => {
-                return Err(wrong(why.to_string()));
+            // The store is there, and does not give this one, also when it is asked again.
+            Err(_) if self.is_lenient && self.is_there() => {
+                self.store.get(name).map_err(|why| wrong(why.to_string()))?
             }
-            got => got?.ok_or_else(|| wrong("it is missing".into()))?,
+            got => got?,
+        };
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None if !self.is_lenient || self.is_there() => return Err(wrong("it is missing".into())),
+            // So is the whole archive, perhaps with its place.
+            None => return Err(ArchiveError::Nothing(self.store.url())),
         };
         let (object, digest) = Object::decode(&bytes).map_err(|why| wrong(why.to_string()))?;
         match object.space == self.head.space() {
             true => Ok((object, digest)),
             false => Err(wrong(Damage::Chain.to_string())),
         }
+    }
+
+    /// Says whether the archive is there now.
+    fn is_there(&self) -> bool {
+        matches!(self.store.get(HEAD), Ok(Some(_)))
     }
 
     fn wrong(&self, name: &str, why: String) -> ArchiveError {

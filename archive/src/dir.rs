@@ -56,8 +56,8 @@ impl DirStore {
     fn sweep(&self) {
         let is_left = |entry: &fs::DirEntry| {
             let name = entry.file_name();
-            let is_temporary =
-                name.as_encoded_bytes().starts_with(b".") && name.as_encoded_bytes().ends_with(b".tmp");
+            let is_ours = |name: &str| OWN.iter().any(|own| name.starts_with(own)) && name.ends_with(".tmp");
+            let is_temporary = name.to_str().is_some_and(is_ours);
             let age = entry.metadata().and_then(|of| of.modified()).ok().and_then(|at| at.elapsed().ok());
             is_temporary && age.is_some_and(|age| age > LEFT)
         };
@@ -139,6 +139,9 @@ impl DirStore {
         Ok(())
     }
 }
+
+/// The beginnings of the names of files that are being written.
+const OWN: [&str; 4] = [".head.", ".log-", ".base-", ".probe."];
 
 /// Nothing takes so long to be written.
 const LEFT: Duration = Duration::from_secs(3_600);

@@ -25,6 +25,11 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// Says whether an archive ends with the entry where it began, or with the last that it has read.
+    pub fn fits(&self, last: Option<&LastEntry>) -> bool {
+        last.is_some_and(|last| self.open.behind == *last || self.open.end() == *last)
+    }
+
     /// The same reading for an archive that ends with an entry, if that is where it began, or what it has
     /// read: an object that seemed to fail may have been put.
     pub fn behind(self, last: Option<&LastEntry>) -> Option<Reading> {

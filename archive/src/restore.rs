@@ -261,9 +261,9 @@ pub fn outlook(
     until: Until,
     progress: Progress<'_>,
 ) -> Result<(Outlook, Vec<String>), ArchiveError> {
-    let plan = plan(catalogue, until)?;
+    let mut plan = plan(catalogue, until)?;
     let total = plan.upto.0.saturating_sub(plan.base.stamp);
-    let loaded = load(catalogue, &plan, &mut |done| progress("looking at the log", done, total))?;
+    let loaded = load(catalogue, &mut plan, &mut |done| progress("looking at the log", done, total))?;
     let extent = Extent { space: catalogue.head.space(), state: &loaded.state, log: &loaded.log };
     let state = ends_at(&extent, plan.upto).map_err(|e| BackupError::Set(e.to_string()))?;
     let misfits =
@@ -314,7 +314,23 @@ impl Loaded {
     }
 }
 
+/// Loads it from the plan's base or, where that is damaged, from an earlier one, which is the plan's then.
 fn load(
+    catalogue: &Catalogue<'_>,
+    plan: &mut Plan,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Loaded, ArchiveError> {
+    loop {
+        let loaded = load_of(catalogue, plan, progress);
+        let Err(ArchiveError::Object { name, .. }) = &loaded else { return loaded };
+        match earlier(catalogue, &plan.base).filter(|_| name.starts_with("base/")) {
+            Some(base) => plan.base = base,
+            None => return loaded,
+        }
+    }
+}
+
+fn load_of(
     catalogue: &Catalogue<'_>,
     plan: &Plan,
     progress: &mut dyn FnMut(u64),
@@ -355,7 +371,7 @@ fn cut_set(
         let mut loaded = Vec::new();
         let span = |plan: &Plan| plan.upto.0.saturating_sub(plan.base.stamp);
         let (mut before, total) = (0, spaces.iter().map(|(plan, _)| span(plan)).sum());
-        for (plan, catalogue) in &spaces {
+        for (plan, catalogue) in &mut spaces {
             let mut progress = |done| progress("looking for the cut", before + done, total);
             loaded.push(load(catalogue, plan, &mut progress)?);
             before += span(plan);

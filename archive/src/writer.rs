@@ -283,7 +283,8 @@ impl Writing {
         // The log is kept from there on, also while the place of the archive is away.
         let last = self.memory.borrow().last().filter(|_| reading.is_none()).cloned();
         if let Some(last) = last {
-            *reading = self.reading_behind(last, (self.config.clock)())?.ok();
+            let now = (self.config.clock)().max(self.memory.borrow().upto_ms());
+            *reading = self.reading_behind(last, now)?.ok();
         }
         let of_before = reading.as_ref().map(|reading| {
             let reader = reading.reader.lock();
@@ -298,7 +299,11 @@ impl Writing {
             }
         };
         let mut claimed = self.claim(space, view)?;
-        *reading = reading.take().and_then(|reading| reading.behind(claimed.head.last.as_ref()));
+        // One that does not fit holds the log until another one does.
+        let mut before = reading.take();
+        if before.as_ref().is_some_and(|before| before.fits(claimed.head.last.as_ref())) {
+            *reading = before.take().and_then(|reading| reading.behind(claimed.head.last.as_ref()));
+        }
         let reading = match reading {
             Some(reading) => reading,
             None => {
@@ -310,6 +315,7 @@ impl Writing {
                 reading.insert(begun)
             }
         };
+        drop(before);
         self.follow(&mut claimed, reading)
     }
 

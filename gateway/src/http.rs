@@ -35,6 +35,7 @@ use crate::gate::{Gate, IN_FLIGHT_MAX, SIGNS_MAX};
 use crate::https::FOR_EVER;
 use crate::json::call::cut;
 use crate::pace::{Link, Paced};
+use crate::route::Route;
 
 /// Connections at once; one beyond them ends one that is of no use, from the network that has most of these.
 const CONNECTIONS_MAX: usize = 1_024;
@@ -311,7 +312,14 @@ async fn waiting(
 
 /// The refusal of a request that would wait for a server while there has been none for some time.
 fn without_server(gate: &Gate, asked: &Asked) -> Option<Answer> {
-    let waits = !asked.route.is_sign() && asked.parameter("fresh").as_deref() != Some("stale");
+    let is_stale = || asked.parameter("fresh").as_deref() == Some("stale");
+    let waits = match asked.route {
+        Route::Object | Route::Roots | Route::Table | Route::Map => asked.is_allowed && !is_stale(),
+        Route::Method | Route::Procedure | Route::Services | Route::Status | Route::OpenApi => {
+            asked.is_allowed
+        }
+        Route::Health | Route::Metrics | Route::Console | Route::Watch | Route::None => false,
+    };
     let why = outage(&gate.client).filter(|_| waits)?;
     Some(answer::error(&tercel::Error::Unavailable(format!("no server answers: {why}"))))
 }

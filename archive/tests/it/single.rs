@@ -12,7 +12,7 @@ use tercel_archive::config::Config;
 use tercel_archive::copy::copy;
 use tercel_archive::head::{HEAD, Head};
 use tercel_archive::moment::{read_time, time_text};
-use tercel_archive::restore::{Until, restore};
+use tercel_archive::restore::{Until, outlook, restore};
 use tercel_archive::store::{Store, StoreError};
 use tercel_archive::writer::{Status, Writer};
 
@@ -441,6 +441,8 @@ fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
     let made =
         restore(&Catalogue::open(&*store).unwrap(), Until::End, &dir.join("restored"), &mut |_, _, _| ());
     assert_eq!(made.unwrap().base.0, before.stamp);
+    let (seen, _) = outlook(&Catalogue::open(&*store).unwrap(), Until::End, &mut |_, _, _| ()).unwrap();
+    assert_eq!(seen.plan.base.stamp, before.stamp);
     std::fs::remove_dir_all(dir.join("restored")).unwrap();
     assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
 

@@ -325,7 +325,7 @@ impl Caller for Client {
     }
 
     fn has_all_under_way(&self) -> bool {
-        self.requests.slots.are_taken() && self.requests.slots.under_way() > 0
+        self.requests.slots.are_under_way()
     }
 
     fn tell(&mut self, now: Now, call: &Requested<'_>) -> Option<Result<(), Error>> {

@@ -340,6 +340,12 @@ impl Slots {
         })
     }
 
+    /// Says whether the calls of the client's own have all slots that there are. One that is lent comes back.
+    pub fn are_under_way(&self) -> bool {
+        let is_own = |slot: &&Slot| matches!(slot.state, State::Waiting { .. } | State::Answered(_));
+        self.credit > 0 && self.slots.iter().filter(is_own).count() >= self.credit as usize
+    }
+
     /// Calls in slots that are not free.
     pub fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()

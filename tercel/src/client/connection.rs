@@ -30,6 +30,7 @@ use crate::pipe::{Pipe, Waited};
 use crate::server::Post;
 use crate::sharing::SharedMemory as SharedWith;
 use crate::stream::{Connector, Whom};
+use crate::tls::Trust;
 
 /// The place of the server.
 pub(crate) enum Remote {
@@ -130,6 +131,7 @@ impl Remote {
         match self {
             Remote::Addresses(addresses, way) => {
                 let address: Address = at.parse().map_err(io::Error::other)?;
+                let trust = addresses.tls().cloned().map(Trust::new);
                 let connector = Connector::new(addresses.tls().cloned());
                 let (mut socket, seal) = connector.connect(&address, Whom::Server, within)?.into_parts();
                 if way.by_memory != SharedWith::Off && matches!(address, Address::Unix(_)) {
@@ -145,8 +147,7 @@ impl Remote {
                     Address::Udp(_) => Some(Box::new(connect_beside(&socket)?)),
                     _ => None,
                 };
-                let seal = seal.zip(addresses.tls().cloned());
-                let seal = seal.map(|(seal, tls)| Box::new(SealedEnd::new(seal, tls)));
+                let seal = seal.zip(trust).map(|(seal, trust)| Box::new(SealedEnd::new(seal, trust)));
                 let beside = Beside { seal, datagrams };
                 Ok(ServerConnection::Socket(socket, wake, way.spin.unwrap_or_default(), beside))
             }

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tercel_lock::unpoison;
 
 use super::connection::RECEIVE_BYTES;
-use crate::tls::{SECRET_BYTES, Sealed, Tls, Trust};
+use crate::tls::{SECRET_BYTES, Sealed, Trust};
 
 /// The seal beside a socket, and its buffers.
 pub(crate) struct SealedEnd {
@@ -34,8 +34,7 @@ struct Seal {
 }
 
 impl SealedEnd {
-    pub(super) fn new((sealed, early): (Sealed, Vec<u8>), tls: Tls) -> SealedEnd {
-        let trust = Trust::new(tls);
+    pub(super) fn new((sealed, early): (Sealed, Vec<u8>), trust: Trust) -> SealedEnd {
         let seal = Mutex::new(Seal { sealed, trust, records: Vec::new(), sent: 0, owed: 0 });
         SealedEnd { seal, arrived: Mutex::new((Vec::new(), early)) }
     }

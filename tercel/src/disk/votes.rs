@@ -37,18 +37,31 @@ pub(crate) fn mark_removed(dir: &HeldDir) -> Result<(), DiskError> {
     dir.write_whole(MEMBER_NAME, &format!("{MEMBER_TEXT}{GONE}\n"))
 }
 
+/// Takes that mark away again: the member is on the list of its group.
+pub(crate) fn unmark_removed(dir: &HeldDir) -> Result<(), DiskError> {
+    if is_removed(dir)? { mark(dir) } else { Ok(()) }
+}
+
+fn text_of(dir: &HeldDir) -> Result<String, DiskError> {
+    let mut text = String::new();
+    if dir.has(MEMBER_NAME) {
+        let read = dir.read(MEMBER_NAME)?.take(MEMBER_BYTES_MAX).read_to_string(&mut text);
+        read.map_err(DiskError::io("read", &dir.file(MEMBER_NAME)))?;
+    }
+    Ok(text)
+}
+
+fn is_removed(dir: &HeldDir) -> Result<bool, DiskError> {
+    Ok(text_of(dir)?.trim_end().ends_with(GONE))
+}
+
 /// Sees that a directory is a member's own, and no copy that was made file by file. One of an earlier build
 /// is taken as it is.
 fn is_own(dir: &HeldDir) -> Result<(), DiskError> {
-    if !dir.has(MEMBER_NAME) {
-        return mark(dir);
-    }
-    let mut text = String::new();
-    let read = dir.read(MEMBER_NAME)?.take(MEMBER_BYTES_MAX).read_to_string(&mut text);
-    read.map_err(DiskError::io("read", &dir.file(MEMBER_NAME)))?;
-    if text.ends_with(&format!("{GONE}\n")) {
+    if is_removed(dir)? {
         return Err(DiskError::Removed { dir: dir.path().into() });
     }
+    let text = text_of(dir)?;
     match text.rsplit_once(INODE).and_then(|(_, inode)| inode.trim().parse::<u64>().ok()) {
         None => mark(dir),
         Some(inode) if inode == dir.inode(MEMBER_NAME)? => Ok(()),

@@ -17,7 +17,7 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// The trust of a handshake that has just ended.
+    /// The trust of a handshake that has not begun: what changes during it is seen afterwards.
     pub(crate) fn new(tls: Tls) -> Trust {
         Trust { verifier: tls.verifier(), tls, looked: Instant::now() }
     }

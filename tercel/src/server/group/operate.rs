@@ -17,6 +17,7 @@ use crate::disk::DiskError;
 use crate::disk::dir::{DataDir, Space, random_u64, today};
 use crate::disk::held::HeldDir;
 use crate::disk::secret::{SECRET_NAME, Secret};
+use crate::disk::votes::unmark_removed;
 use crate::health::{Health, HealthState};
 use crate::proving::Prover;
 use crate::server::ServerError;
@@ -237,7 +238,13 @@ pub fn join(
             );
             return Err(ServerError::Join(text));
         }
-        Some(found) => (false, found.member),
+        Some(found) => {
+            if look.members.get(found.member).is_some() {
+                // It may have been removed before it was added again.
+                unmark_removed(&HeldDir::open(dir)?)?;
+            }
+            (false, found.member)
+        }
         None => (true, MemberId(random_u64(dir)?)),
     };
     if is_new {
