@@ -433,7 +433,7 @@ impl<'a> Catalogue<'a> {
             });
             if is_noted(walked, &mut verified.wrong)? {
                 let names = self.names_of(run)?.into_values().flatten();
-                self.note_each(names, &mut verified)?;
+                self.readable(names, &mut verified.wrong, |_, _| Ok(()))?;
             }
         }
         let of_log = verified.objects;
@@ -445,31 +445,13 @@ impl<'a> Catalogue<'a> {
             });
             if is_noted(walked, &mut verified.wrong)? {
                 let names = (0..base.pieces).map(|piece| piece_name(base.stamp, base.ms, piece));
-                self.note_each(names, &mut verified)?;
+                self.readable(names, &mut verified.wrong, |_, _| Ok(()))?;
             }
         }
         verified.wrong.extend(self.missing());
         let listed = self.store.list("log/")?.len() as u64;
         verified.unnamed = if verified.wrong.is_empty() { listed.saturating_sub(of_log) } else { 0 };
         Ok(verified)
-    }
-
-    /// Notes each object of these names that cannot be read, if it is not noted yet.
-    fn note_each(
-        &self,
-        names: impl Iterator<Item = String>,
-        verified: &mut Verified,
-    ) -> Result<(), ArchiveError> {
-        for name in names {
-            match self.object(&name) {
-                Err(error @ ArchiveError::Object { .. }) if !verified.wrong.contains(&error.to_string()) => {
-                    verified.wrong.push(error.to_string());
-                }
-                Ok(_) | Err(ArchiveError::Object { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Commits that cannot be restored and are in no gap, a sentence each.
@@ -556,16 +538,16 @@ impl<'a> Catalogue<'a> {
         self.run(run, Stamp(0), Stamp(u64::MAX), &mut |_, object| each(object))
     }
 
-    /// Gives the objects of these names that can be read, with their bytes, and notes the others.
+    /// Gives the objects of these names that can be read, and notes the others, if they are not noted yet.
     pub(crate) fn readable(
         &self,
         names: impl Iterator<Item = String>,
         wrong: &mut Vec<String>,
-        mut each: impl FnMut(&str, &[u8]) -> Result<(), ArchiveError>,
+        mut each: impl FnMut(&str, &Object) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         for name in names {
             match self.object(&name) {
-                Ok((object, _)) => each(&name, &object.encode().0)?,
+                Ok((object, _)) => each(&name, &object)?,
                 Err(error @ ArchiveError::Object { .. }) if !wrong.contains(&error.to_string()) => {
                     wrong.push(error.to_string());
                 }

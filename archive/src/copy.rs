@@ -43,10 +43,11 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         )));
     }
     let mut copied = Copied::default();
-    let mut put = |name: &str, bytes: &[u8]| -> Result<(), ArchiveError> {
-        if to.put(name, bytes)? {
+    let mut put = |name: &str, object: &Object| -> Result<(), ArchiveError> {
+        let (bytes, _) = object.encode();
+        if to.put(name, &bytes)? {
             copied.written += 1;
-        } else if to.get(name)?.as_deref() != Some(bytes) {
+        } else if to.get(name)?.as_deref() != Some(&bytes[..]) {
             let (what, why) = (
                 format!("writing {name}"),
                 "another object is there, damaged or of another archive: remove it, and copy again".into(),
@@ -60,7 +61,7 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
     for base in &catalogue.head.bases {
         let walked = catalogue.pieces(base, |piece| {
             let name = piece_name(base.stamp, base.ms, piece.position);
-            put(&name, &piece.encode().0)
+            put(&name, &piece)
         });
         if is_noted(walked, &mut wrong)? {
             let names = (0..base.pieces).map(|piece| piece_name(base.stamp, base.ms, piece));
@@ -68,8 +69,8 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         }
     }
     for run in &catalogue.head.runs {
-        let walked = catalogue
-            .walk(run, |object| put(&log_name(run.view, object.first.0, object.last.0), &object.encode().0));
+        let walked =
+            catalogue.walk(run, |object| put(&log_name(run.view, object.first.0, object.last.0), object));
         if is_noted(walked, &mut wrong)? {
             catalogue.readable(catalogue.names_of(run)?.into_values().flatten(), &mut wrong, &mut put)?;
         }

@@ -389,12 +389,12 @@ pub enum Audit {
 /// The events that a host puts into an audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Audits {
-    /// It keeps none.
+    /// No event.
     #[default]
     Nothing,
-    /// All but calls.
+    /// Every event but calls.
     Events,
-    /// Calls, too. None of them takes the shortest way.
+    /// Every event, calls too: no call takes the shortest way.
     Calls,
 }
 

@@ -165,7 +165,7 @@ impl Asked {
             Some("strict") => tx = tx.isolation(Isolation::Strict),
             Some("stale") => {
                 tx = tx.stale();
-                // What is not cached cannot come.
+                // An object that is not cached cannot come now.
                 if outage(client).is_some() {
                     tx = tx.timeout(Duration::ZERO);
                 }

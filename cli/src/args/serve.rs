@@ -119,7 +119,7 @@ pub struct MemberOf {
 /// The clients at a server's Unix sockets.
 #[derive(Debug, ClapArgs)]
 pub struct OfThisHost {
-    /// Which clients of a Unix socket may use shared memory
+    /// The clients of a Unix socket that may use shared memory
     #[arg(long, value_name = "CLIENTS", value_enum, default_value_t = SharedMemory::SameUser)]
     pub shared_memory: SharedMemory,
     /// Mode of Unix sockets, in octal; 660 lets the processes of the server's group connect too

@@ -214,7 +214,7 @@ fn removed_member_is_told_and_comes_not_back() {
     until(|| log(dir, "2").contains("begin anew with an empty directory").then_some(()));
     drop(removed);
     let data = at(dir, "2");
-    // Whether it is named is decided by the directory alone, if that has heard of the removal.
+    // A directory that has heard of the removal says so without the group.
     let has_heard = log(dir, "2").contains("was removed from its group");
     for more in [&["--join", &ats[0]][..], &[]].into_iter().take(1 + usize::from(has_heard)) {
         let again = tercel(&[&["serve", "--data", &data, "--listen", &ats[2]], more].concat());
@@ -223,7 +223,7 @@ fn removed_member_is_told_and_comes_not_back() {
     }
 }
 
-/// Two members that were started at each other's addresses reach nobody: the status names who is where.
+/// The status of a group names the members that were started at each other's addresses.
 #[test]
 fn members_at_swapped_addresses_are_named() {
     let dir = tempfile::tempdir().unwrap();

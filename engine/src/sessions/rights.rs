@@ -226,6 +226,19 @@ impl Sessions {
         }
     }
 
+    /// Puts a call that may be made into the audit, if the host asks for calls.
+    fn audit_call(&self, conn: Conn, request: &Request<'_>, cx: &mut Cx) {
+        if cx.work.config.audits < Audits::Calls {
+            return;
+        }
+        let (config, number) = (&cx.work.config, request.interface);
+        let of = match request.object {
+            Some(_) => config.methods.get(number),
+            None => config.services.with_versions().nth(number.into()),
+        };
+        self.audit(conn, Audit::Called(name_of(of, request.method)), cx);
+    }
+
     /// Says whether a method or procedure may be called. If not, the call is answered.
     pub(super) fn may_request(
         &mut self,
@@ -235,16 +248,8 @@ impl Sessions {
         cx: &mut Cx,
     ) -> bool {
         let (interface, method) = (request.interface, request.method);
-        if cx.work.config.audits >= Audits::Calls {
-            let config = &cx.work.config;
-            let of = match request.object {
-                Some(_) => config.methods.get(interface),
-                None => config.services.with_versions().nth(interface.into()),
-            };
-            let name = name_of(of, method);
-            self.audit(asked.conn, Audit::Called(name), cx);
-        }
         if !cx.work.replica.access.is_judged() {
+            self.audit_call(asked.conn, request, cx);
             return true;
         }
         let checked = match request.object {
@@ -255,7 +260,10 @@ impl Sessions {
                 cx.work.seats.check(asked.conn, of, |rights| rights.calls_service(interface, method), named)
             }
         };
-        let Err(lack) = checked else { return true };
+        let Err(lack) = checked else {
+            self.audit_call(asked.conn, request, cx);
+            return true;
+        };
         self.audit(asked.conn, Audit::Refused(lack.to_string()), cx);
         self.deny_request((asked, header), client, request, &lack.to_string(), cx);
         false

@@ -19,13 +19,20 @@ use crate::tls::{SECRET_BYTES, Sealed, Trust};
 /// The seal beside a socket, and its buffers.
 pub(crate) struct SealedEnd {
     seal: Mutex<Seal>,
-    /// Room for what arrives, and what came behind the handshake, opened.
-    arrived: Mutex<(Vec<u8>, Vec<u8>)>,
+    arrived: Mutex<Arrived>,
+}
+
+/// The part of the thread that receives.
+struct Arrived {
+    /// Room for what arrives.
+    bytes: Vec<u8>,
+    /// The bytes that came behind the handshake, opened.
+    early: Vec<u8>,
+    trust: Trust,
 }
 
 struct Seal {
     sealed: Sealed,
-    trust: Trust,
     /// Records that the kernel has not taken, and how much of them it has.
     records: Vec<u8>,
     sent: usize,
@@ -35,8 +42,8 @@ struct Seal {
 
 impl SealedEnd {
     pub(super) fn new((sealed, early): (Sealed, Vec<u8>), trust: Trust) -> SealedEnd {
-        let seal = Mutex::new(Seal { sealed, trust, records: Vec::new(), sent: 0, owed: 0 });
-        SealedEnd { seal, arrived: Mutex::new((Vec::new(), early)) }
+        let seal = Mutex::new(Seal { sealed, records: Vec::new(), sent: 0, owed: 0 });
+        SealedEnd { seal, arrived: Mutex::new(Arrived { bytes: Vec::new(), early, trust }) }
     }
 
     /// A secret for datagrams beside this connection, by the name that the client gives those.
@@ -95,7 +102,7 @@ impl SealedEnd {
     /// Receives once as the flags say, and opens what came. Says whether anything came.
     fn came(&self, socket: &OwnedFd, flags: RecvFlags, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.clear();
-        let (arrived, early) = &mut *unpoison(self.arrived.lock());
+        let Arrived { bytes: arrived, early, trust } = &mut *unpoison(self.arrived.lock());
         if !early.is_empty() {
             std::mem::swap(buffer, early);
             return Ok(true);
@@ -105,9 +112,10 @@ impl SealedEnd {
         if !super::connection::received(rustix::net::recv(socket, spare_capacity(arrived), flags))? {
             return Ok(false);
         }
-        let seal = &mut *unpoison(self.seal.lock());
-        seal.trust.look(&seal.sealed)?;
-        seal.sealed.open(arrived, buffer)?;
+        let verifier = trust.look();
+        let sealed = &mut unpoison(self.seal.lock()).sealed;
+        verifier.map_or(Ok(()), |verifier| trust.judge(sealed, verifier))?;
+        sealed.open(arrived, buffer)?;
         Ok(true)
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn mark_removed(dir: &HeldDir) -> Result<(), DiskError> {
 
 /// Takes that mark away again: the member is on the list of its group.
 pub(crate) fn unmark_removed(dir: &HeldDir) -> Result<(), DiskError> {
-    if is_removed(dir)? { mark(dir) } else { Ok(()) }
+    if is_removed(&text_of(dir)?) { mark(dir) } else { Ok(()) }
 }
 
 fn text_of(dir: &HeldDir) -> Result<String, DiskError> {
@@ -51,17 +51,17 @@ fn text_of(dir: &HeldDir) -> Result<String, DiskError> {
     Ok(text)
 }
 
-fn is_removed(dir: &HeldDir) -> Result<bool, DiskError> {
-    Ok(text_of(dir)?.trim_end().ends_with(GONE))
+fn is_removed(text: &str) -> bool {
+    text.trim_end().ends_with(GONE)
 }
 
 /// Sees that a directory is a member's own, and no copy that was made file by file. One of an earlier build
 /// is taken as it is.
 fn is_own(dir: &HeldDir) -> Result<(), DiskError> {
-    if is_removed(dir)? {
+    let text = text_of(dir)?;
+    if is_removed(&text) {
         return Err(DiskError::Removed { dir: dir.path().into() });
     }
-    let text = text_of(dir)?;
     match text.rsplit_once(INODE).and_then(|(_, inode)| inode.trim().parse::<u64>().ok()) {
         None => mark(dir),
         Some(inode) if inode == dir.inode(MEMBER_NAME)? => Ok(()),

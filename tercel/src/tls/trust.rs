@@ -22,17 +22,21 @@ impl Trust {
         Trust { verifier: tls.verifier(), tls, looked: Instant::now() }
     }
 
-    /// Looks whether the other end counts still, once a second at most. Files are read as they are elsewhere.
+    /// The rule of now, once a second at most: for it the files may be read.
+    pub(crate) fn look(&mut self) -> Option<Arc<Verifier>> {
+        if self.looked.elapsed() < LOOK {
+            return None;
+        }
+        self.looked = Instant::now();
+        Some(self.tls.verifier_anew())
+    }
+
+    /// Sees that the other end counts still, by the rule of now.
     ///
     /// # Errors
     /// If its certificate has ended, or its authority is in the bundle no more.
-    pub(crate) fn look(&mut self, at: &Sealed) -> Result<(), Unsealed> {
-        if self.looked.elapsed() < LOOK {
-            return Ok(());
-        }
-        self.looked = Instant::now();
+    pub(crate) fn judge(&mut self, at: &Sealed, verifier: Arc<Verifier>) -> Result<(), Unsealed> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let verifier = self.tls.verifier_anew();
         if at.has_ended(now) || verifier.lacks_one_of(&self.verifier) {
             verifier.verify(&at.shown())?;
         }
