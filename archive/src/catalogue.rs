@@ -432,8 +432,7 @@ impl<'a> Catalogue<'a> {
                 Ok(())
             });
             if is_noted(walked, &mut verified.wrong)? {
-                let names = self.names_of(run)?.into_values().flatten();
-                self.readable(names, &mut verified.wrong, |_, _| Ok(()))?;
+                self.rest_of(run, &mut verified.wrong, |_, _| Ok(()))?;
             }
         }
         let of_log = verified.objects;
@@ -538,6 +537,39 @@ impl<'a> Catalogue<'a> {
         self.run(run, Stamp(0), Stamp(u64::MAX), &mut |_, object| each(object))
     }
 
+    /// Gives the objects of a run that can be read, and notes the others, also those that are missing.
+    pub(crate) fn rest_of(
+        &self,
+        run: &Run,
+        wrong: &mut Vec<String>,
+        each: impl FnMut(&str, &Object) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let all: Vec<_> = self.names_of(run)?.into_values().collect();
+        let ends = |names: &[String]| {
+            let (first, last) = names.iter().filter_map(|name| ends_in(name)).unzip::<_, _, Vec<_>, Vec<_>>();
+            (first.into_iter().min().unwrap_or(run.first), last.into_iter().max().unwrap_or(run.last))
+        };
+        let mut before: Option<&Vec<String>> = None;
+        for names in &all {
+            let (reached, next) = (before.map_or(run.first - 1, |before| ends(before).1), ends(names).0);
+            // Beside an object that cannot be read, stamps may have been left out.
+            let is_read = |names: &[String]| names.iter().any(|name| self.object(name).is_ok());
+            let is_next = || match before {
+                Some(before) => !is_read(before) || !is_read(names) || self.follows(names, None, before),
+                None => false,
+            };
+            if next > reached + 1 && !is_next() {
+                note(self.missing_between(run, reached, next).to_string(), wrong);
+            }
+            before = Some(names);
+        }
+        let reached = before.map_or(run.first - 1, |before| ends(before).1);
+        if reached < run.last {
+            note(self.missing_between(run, reached, run.last + 1).to_string(), wrong);
+        }
+        self.readable(all.into_iter().flatten(), wrong, each)
+    }
+
     /// Gives the objects of these names that can be read, and notes the others, if they are not noted yet.
     pub(crate) fn readable(
         &self,
@@ -548,10 +580,7 @@ impl<'a> Catalogue<'a> {
         for name in names {
             match self.object(&name) {
                 Ok((object, _)) => each(&name, &object)?,
-                Err(error @ ArchiveError::Object { .. }) if !wrong.contains(&error.to_string()) => {
-                    wrong.push(error.to_string());
-                }
-                Err(ArchiveError::Object { .. }) => {}
+                Err(error @ ArchiveError::Object { .. }) => note(error.to_string(), wrong),
                 Err(error) => return Err(error),
             }
         }
@@ -569,6 +598,12 @@ impl<'a> Catalogue<'a> {
             }
         }
         Ok(state)
+    }
+}
+
+fn note(told: String, wrong: &mut Vec<String>) {
+    if !wrong.contains(&told) {
+        wrong.push(told);
     }
 }
 

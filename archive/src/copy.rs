@@ -2,6 +2,7 @@
 
 use crate::catalogue::{ArchiveError, Catalogue, is_noted};
 use crate::head::{HEAD, Head, Run, log_name, piece_name, unhex};
+use crate::merge::merged;
 use crate::moment::time_text;
 use crate::object::Object;
 use crate::store::{Store, StoreError};
@@ -15,8 +16,8 @@ pub struct Copied {
     pub wrong: Vec<String>,
 }
 
-/// Copies an archive into a store that has none, or goes on with an earlier copy there. The copy of a damaged
-/// archive has all that can be read of it.
+/// Copies an archive into a store that has none, or goes on with an earlier copy there, which keeps what the
+/// archive has removed as old. The copy of a damaged archive has all that can be read of it.
 ///
 /// # Errors
 /// If a store fails, or the other store has another archive, or more of this one.
@@ -72,10 +73,13 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         let walked =
             catalogue.walk(run, |object| put(&log_name(run.view, object.first.0, object.last.0), object));
         if is_noted(walked, &mut wrong)? {
-            catalogue.readable(catalogue.names_of(run)?.into_values().flatten(), &mut wrong, &mut put)?;
+            catalogue.rest_of(run, &mut wrong, &mut put)?;
         }
     }
-    let new = catalogue.head.to_bytes();
+    let new = match &there {
+        Some((head, _)) => merged(head, &catalogue.head).to_bytes(),
+        None => catalogue.head.to_bytes(),
+    };
     let old = there.map(|(_, bytes)| bytes);
     if old.as_deref() != Some(&new[..]) && !to.swap(HEAD, old.as_deref(), &new)? {
         let (what, why) = ("replacing head".into(), "another copy is under way".into());

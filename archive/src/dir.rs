@@ -1,17 +1,21 @@
 //! A store that is a directory, perhaps one that is mounted from elsewhere.
 //!
 //! An object is written beside its place, synced, and linked into it, so it is there whole or not at all,
-//! and never replaces another one. The head is compared and replaced under a lock of the file system.
+//! and never replaces another one. The head is compared and replaced under a lock of the file system. Nothing
+//! is written into another directory that has come to its name and has no archive: a place that is not
+//! mounted any more.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::head::HEAD;
 use crate::store::{Store, StoreError};
 
 /// Makes a directory, and those above it that are missing, that only its user enters.
@@ -28,6 +32,8 @@ fn private_file(path: &Path) -> io::Result<File> {
 #[derive(Debug)]
 pub struct DirStore {
     dir: PathBuf,
+    /// Device and inode of the directory that was opened, or had an archive when it was written to.
+    is: Mutex<Option<(u64, u64)>>,
     /// Numbers the files that are being written.
     written: AtomicU64,
 }
@@ -42,14 +48,16 @@ impl DirStore {
         let made = private_dir(dir).and_then(|()| store.temporary("probe", b""));
         let probe = made.map_err(|why| store.failed("open", &why))?;
         fs::remove_file(probe).map_err(|why| store.failed("open", &why))?;
+        *store.is.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(inode(dir).map_err(|why| store.failed("open", &why))?);
         store.sweep();
         Ok(store)
     }
 
-    /// A directory that is only read.
+    /// A directory that has an archive, or is only read.
     #[must_use]
     pub fn at(dir: &Path) -> DirStore {
-        DirStore { dir: dir.into(), written: AtomicU64::new(0) }
+        DirStore { dir: dir.into(), is: Mutex::new(None), written: AtomicU64::new(0) }
     }
 
     /// Removes what writers that were killed have left beside the objects, long ago.
@@ -63,6 +71,19 @@ impl DirStore {
         };
         let Ok(all) = fs::read_dir(&self.dir) else { return };
         all.flatten().filter(is_left).for_each(|entry| _ = fs::remove_file(entry.path()));
+    }
+
+    /// Sees that the directory is the one that was opened, or has an archive.
+    fn see(&self) -> io::Result<()> {
+        let found = inode(&self.dir)?;
+        let mut is = self.is.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is != Some(found) && !self.path(HEAD).exists() {
+            let why =
+                "another directory is there, and it has no archive: bring the place of the archive back";
+            return Err(io::Error::other(why));
+        }
+        *is = Some(found);
+        Ok(())
     }
 
     fn failed(&self, what: &str, error: &io::Error) -> StoreError {
@@ -94,6 +115,7 @@ impl DirStore {
     }
 
     fn put_whole(&self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        self.see()?;
         let path = self.path(name);
         let parent = path.parent().unwrap_or(&self.dir);
         if !parent.is_dir() {
@@ -112,6 +134,7 @@ impl DirStore {
     }
 
     fn swap_whole(&self, name: &str, old: Option<&[u8]>, new: &[u8]) -> io::Result<bool> {
+        self.see()?;
         let lock = private_file(&self.path(&format!(".{name}.lock")))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         let path = self.path(name);
@@ -145,6 +168,10 @@ const OWN: [&str; 4] = [".head.", ".log-", ".base-", ".probe."];
 
 /// Nothing takes so long to be written.
 const LEFT: Duration = Duration::from_secs(3_600);
+
+fn inode(dir: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(dir).map(|of| (of.dev(), of.ino()))
+}
 
 fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()

@@ -22,6 +22,7 @@
 //! | [`moment`] | moments as people write them |
 //! | [`take`] | an archive taken for a server, whatever writer has it |
 //! | [`copy`] | an archive copied to another store |
+//! | `merge` | the head of a copy that goes on |
 
 pub mod access;
 #[cfg(feature = "s3")]
@@ -32,6 +33,7 @@ pub mod copy;
 pub mod dir;
 pub mod head;
 pub mod memory;
+mod merge;
 pub mod moment;
 pub mod object;
 mod pieces;

@@ -30,6 +30,12 @@ pub fn remembers(path: &Path, url: &str) -> bool {
     Memory::read(Some(path), url).has_one()
 }
 
+/// The position of the last entry that a server had archived at a place: its log is needed from there on.
+#[must_use]
+pub fn archived_upto(path: &Path, url: &str) -> Option<u64> {
+    Memory::read(Some(path), url).last().map(|last| last.position)
+}
+
 /// The memory of one writer; without a file it lasts as long as the writer.
 #[derive(Debug)]
 pub(crate) struct Memory {

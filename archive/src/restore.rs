@@ -41,6 +41,8 @@ pub struct Restored {
     pub entries: u64,
     /// The number of the new history's first view; 0 if nothing was made.
     pub view_first: u32,
+    /// Younger bases that are damaged, so that an earlier one was taken, a sentence each.
+    pub damaged: Vec<String>,
 }
 
 /// Tells how far a restore is: a step, and how much is done of how much.
@@ -53,6 +55,21 @@ pub struct Plan {
     pub base: Base,
     /// Everything up to this stamp.
     pub upto: Stamp,
+    /// Younger bases that are damaged, a sentence each.
+    pub damaged: Vec<String>,
+}
+
+impl Plan {
+    /// Goes round a damaged base, if that is what failed, by an earlier one and more of the log.
+    fn goes_round(&mut self, catalogue: &Catalogue<'_>, failed: &ArchiveError) -> bool {
+        let ArchiveError::Object { store, name, why, .. } = failed else { return false };
+        let Some(base) = earlier(catalogue, &self.base).filter(|_| name.starts_with("base/")) else {
+            return false;
+        };
+        self.base = base;
+        self.damaged.push(format!("{name} in {store}: {why}"));
+        true
+    }
 }
 
 /// Finds what is restored: the base, and the last stamp.
@@ -88,7 +105,7 @@ pub fn plan(catalogue: &Catalogue<'_>, until: Until) -> Result<Plan, ArchiveErro
         let begins = head.bases.first().map_or(0, |base| base.stamp);
         ArchiveError::NotThere(format!("the archive begins with commit {begins}: name one from there on"))
     })?;
-    Ok(Plan { base, upto })
+    Ok(Plan { base, upto, damaged: Vec::new() })
 }
 
 /// Makes a space in `data` of what an archive has, up to a moment or a commit. Its history is another one.
@@ -115,10 +132,8 @@ fn make(
     let mut plan = plan.clone();
     loop {
         let made = make_of(catalogue, &plan, data, progress);
-        let Err(ArchiveError::Object { name, .. }) = &made else { return made };
-        match earlier(catalogue, &plan.base).filter(|_| name.starts_with("base/")) {
-            Some(base) => plan.base = base,
-            None => return made,
+        if !made.as_ref().is_err_and(|failed| plan.goes_round(catalogue, failed)) {
+            return made;
         }
     }
 }
@@ -135,7 +150,7 @@ fn make_of(
     data: &Path,
     progress: Progress<'_>,
 ) -> Result<Restored, ArchiveError> {
-    let Plan { base, upto } = plan;
+    let Plan { base, upto, damaged } = plan;
     let state = catalogue.state_of(base)?;
     // Without entries behind the base nothing is replayed.
     let first = (*upto > Stamp(base.stamp)).then_some(Stamp(base.first));
@@ -173,7 +188,7 @@ fn make_of(
     let view_first = assemble(data, parts)?;
     let stamp = (*last.borrow()).max(Stamp(base.stamp));
     let entries = *count.borrow();
-    Ok(Restored { stamp, base: Stamp(base.stamp), entries, view_first })
+    Ok(Restored { stamp, base: Stamp(base.stamp), entries, view_first, damaged: damaged.clone() })
 }
 
 /// The number of the highest view that an archive knows.
@@ -322,10 +337,8 @@ fn load(
 ) -> Result<Loaded, ArchiveError> {
     loop {
         let loaded = load_of(catalogue, plan, progress);
-        let Err(ArchiveError::Object { name, .. }) = &loaded else { return loaded };
-        match earlier(catalogue, &plan.base).filter(|_| name.starts_with("base/")) {
-            Some(base) => plan.base = base,
-            None => return loaded,
+        if !loaded.as_ref().is_err_and(|failed| plan.goes_round(catalogue, failed)) {
+            return loaded;
         }
     }
 }
@@ -335,7 +348,7 @@ fn load_of(
     plan: &Plan,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Loaded, ArchiveError> {
-    let Plan { base, upto } = plan;
+    let Plan { base, upto, .. } = plan;
     let saved = Saved::parse(&catalogue.state_of(base)?).map_err(|_| unreadable(base))?;
     let state = Replica::restored(&saved).map_err(|_| unreadable(base))?;
     let (mut loaded, mut last) = (Loaded { state, log: Vec::new(), entries: 0, bytes: 0 }, None);
@@ -464,7 +477,7 @@ impl SetRestored {
     fn of(report: Report) -> SetRestored {
         let space = |(name, [stamp, base, entries, view]): (String, [u64; 4])| {
             let (stamp, base, view_first) = (Stamp(stamp), Stamp(base), view as u32);
-            (name, Restored { stamp, base, entries, view_first })
+            (name, Restored { stamp, base, entries, view_first, damaged: Vec::new() })
         };
         let Report { spaces, settled, misfits } = report;
         SetRestored { spaces: spaces.into_iter().map(space).collect(), settled, misfits }

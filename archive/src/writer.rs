@@ -28,7 +28,9 @@ use thiserror::Error;
 
 use crate::catalogue::{ArchiveError, Catalogue};
 use crate::config::{Config, now_ms};
-use crate::head::{Base, Gap, HEAD, Head, History, LastEntry, Run, base_begin, hex, log_name, unhex};
+use crate::head::{
+    Base, Gap, HEAD, Head, History, LastEntry, Run, base_begin, hex, log_name, piece_name, unhex,
+};
 use crate::memory::Memory;
 use crate::object::{Digest, Kind, Object, digest_of, put_entry};
 use crate::pieces::{PIECE_BYTES, Pieces, put_log};
@@ -207,18 +209,26 @@ impl Writing {
             match self.session(&mut left) {
                 Ok(()) | Err(Stopped::Asked) => return,
                 Err(Stopped::Behind) => self.is_behind.set(true),
-                Err(Stopped::Fenced(why)) => return self.tell(|status| status.ended = Some(why)),
+                Err(Stopped::Fenced(why)) => {
+                    self.tap.hold(None);
+                    return self.tell(|status| status.ended = Some(why));
+                }
                 Err(Stopped::Displaced(view, why)) => {
+                    self.tap.hold(None);
                     self.tell(|status| status.ended = Some(why));
                     if self.is_deposed_from(view) {
                         self.tell(|status| status.ended = None);
                     }
                 }
                 Err(Stopped::Follows(why)) => {
+                    self.tap.hold(None);
                     self.tell(|status| (status.waits, status.trouble) = (Some(why), None));
                     self.pause(AGAIN);
                 }
                 Err(why) => {
+                    if matches!(why, Stopped::Overtaken(_)) {
+                        self.tap.hold(None);
+                    }
                     let now = (self.config.clock)();
                     let why = why.to_string();
                     self.tell(|status| {
@@ -422,6 +432,7 @@ impl Writing {
             claimed.bytes = Some(new);
             let Head { last, upto_ms, .. } = &claimed.head;
             self.memory.borrow_mut().set(&self.store.url(), last.as_ref(), *upto_ms);
+            self.tap.hold(last.as_ref().map(|last| last.position));
             self.told(claimed);
             return Ok(());
         }
@@ -600,27 +611,12 @@ impl Writing {
             bytes: 0,
             slowest: Duration::ZERO,
         };
-        for piece in base.state().chunks(PIECE_BYTES) {
-            pieces.put(Kind::State, piece.to_vec())?;
+        let pages = self.put_pieces(base, &mut pieces);
+        if pages.is_err() {
+            // Nothing names them, and the next attempt's are others.
+            (0..pieces.count).for_each(|piece| _ = self.store.remove(&piece_name(stamp.0, ms, piece)));
         }
-        let mut held = Vec::new();
-        let pages = base.pages(|part| -> Result<(), Stopped> {
-            if self.is_to_stop() {
-                return Err(Stopped::Asked);
-            }
-            held.extend_from_slice(part);
-            if held.len() >= PIECE_BYTES {
-                pieces.put(Kind::Pages, std::mem::take(&mut held))?;
-            }
-            Ok(())
-        });
-        let pages = pages.map_err(|error| match &error {
-            Stopped::Server(lost) => pieces.too_slow(lost).map_or(error, Stopped::Store),
-            _ => error,
-        })?;
-        if !held.is_empty() {
-            pieces.put(Kind::Pages, held)?;
-        }
+        let pages = pages?;
         let Pieces { count, before, bytes, .. } = pieces;
         let head = &mut claimed.head;
         let is_another = begun.is_some();
@@ -645,6 +641,36 @@ impl Writing {
             }
         });
         Ok(())
+    }
+
+    /// Puts the pieces of a base. Gives the number of its pages.
+    fn put_pieces(
+        &self,
+        base: tercel::backup::stream::Base,
+        pieces: &mut Pieces<'_>,
+    ) -> Result<u64, Stopped> {
+        for piece in base.state().chunks(PIECE_BYTES) {
+            pieces.put(Kind::State, piece.to_vec())?;
+        }
+        let mut held = Vec::new();
+        let pages = base.pages(|part| -> Result<(), Stopped> {
+            if self.is_to_stop() {
+                return Err(Stopped::Asked);
+            }
+            held.extend_from_slice(part);
+            if held.len() >= PIECE_BYTES {
+                pieces.put(Kind::Pages, std::mem::take(&mut held))?;
+            }
+            Ok(())
+        });
+        let pages = pages.map_err(|error| match &error {
+            Stopped::Server(lost) => pieces.too_slow(lost).map_or(error, Stopped::Store),
+            _ => error,
+        })?;
+        if !held.is_empty() {
+            pieces.put(Kind::Pages, held)?;
+        }
+        Ok(pages)
     }
 
     /// Puts what is held as an object.

@@ -66,9 +66,9 @@ pub struct Bench {
     /// Suite group: bytes of the space that an empty member joins; --quick takes 64M at most
     #[arg(long, value_name = "BYTES", value_parser = fill_bytes, default_value = "1G")]
     pub space: usize,
-    /// Suites load, rpc, group, flex and oo7: only this row, such as greedy or shm.spin;
-    /// rpc also has `instructions`; oo7 has `medium`, the hot rows of the medium database,
-    /// which --quick leaves out, and `whole`, every operation; may be given several times
+    /// Suites load, rpc, group, flex, oo7 and rows: only this row, such as greedy or shm.spin;
+    /// rpc also has `instructions`; rows has `index`; oo7 has `medium`, the hot rows of the medium
+    /// database, which --quick leaves out, and `whole`, every operation; may be given several times
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
 }

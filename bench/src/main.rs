@@ -281,10 +281,11 @@ fn check_rows(suite: Suite, only: &[String]) -> Result<(), Failure> {
         Suite::Group => ("group", group::names()),
         Suite::Flex => ("flex", flex::names()),
         Suite::Oo7 => ("oo7", vec![traversals::MEDIUM.into(), traversals::WHOLE.into()]),
+        Suite::Rows => ("rows", vec![rows::INDEX.into()]),
         _ if only.is_empty() => return Ok(()),
         _ => {
             return Err(Failure::new(
-                "only the suites load, rpc, group, flex and oo7 have rows to choose from",
+                "only the suites load, rpc, group, flex, oo7 and rows have rows to choose from",
             )
             .next("leave --only out, or say `tercel bench load`")
             .code(2));

@@ -72,6 +72,10 @@ const CACHE_BYTES: usize = 512 << 20;
 pub fn run(options: &Options) -> Result<Report, String> {
     let size = if options.quick { QUICK } else { FULL };
     let scratch = Scratch::new(options.dir.as_deref(), "rows")?;
+    let report = |rows| Report { suite: "rows", commit: COMMIT, machine: Machine::here("embedded"), rows };
+    if !options.only.is_empty() {
+        return Ok(report(indexes(size, &scratch, options)?));
+    }
     let mut ours = Ours::<Plain>::open(&scratch.join("ours"))?;
     let mut redb = Redb::open(scratch.join("rows.redb"))?;
 
@@ -116,11 +120,40 @@ pub fn run(options: &Options) -> Result<Report, String> {
     redb.close();
     let disk = Pairs { pairs: vec![(bytes_in(&redb.path)?, bytes_in(&ours.dir)?)] };
 
+    let indexed = indexes(size, &scratch, options)?;
+    let contended = hot::run(options, &scratch)?;
+    let watched = told::run(options, &scratch)?;
+    let sold = shop::run(options, &scratch)?;
+    let rounds = size.rounds as u64;
+    let mut rows = vec![
+        inserted,
+        row("rows.get.hot", &read, size.reads * rounds).note("one row by its key, keys at random"),
+        row("rows.scan.hot", &hot, size.rows * rounds).note("all rows in the order of keys, a field of each"),
+        row("rows.scan.cold", &cold, size.rows * rounds)
+            .note("the first after the store was opened again; files are in the system's memory"),
+        Row::compared("rows.update.one", "commits/s", &update, "redb", size.updates * rounds)
+            .note("one row a durable commit, one after the other"),
+        Row::compared("rows.reopen", "ms", &reopen, "redb", rounds)
+            .note("from opening to the first row; the store was closed cleanly"),
+        Row::compared("rows.disk", "bytes", &disk, "redb", size.rows).note("all files after a clean stop"),
+    ];
+    rows.extend(indexed);
+    rows.extend(contended);
+    rows.push(watched);
+    rows.extend(sold);
+    Ok(report(rows))
+}
+
+/// The row of `--only`: rows that are inserted together, with indexes and without.
+pub const INDEX: &str = "index";
+
+fn indexes(size: Size, scratch: &Scratch, options: &Options) -> Result<Vec<Row>, String> {
     options.say("inserting with indexes");
     let bare = Ours::<Plain>::open(&scratch.join("bare"))?;
     let to_other = Redb::open(scratch.join("bare.redb"))?;
     let indexed = Ours::<Indexed>::open(&scratch.join("indexed"))?;
     let (mut to_bare, mut to_indexed, mut to_redb) = (0, 0, size.rows);
+    let per_block = size.rows / size.blocks as u64;
     let together = alternate(
         size.blocks,
         || to_other.insert(next(&mut to_redb, per_block)),
@@ -132,31 +165,12 @@ pub fn run(options: &Options) -> Result<Report, String> {
         || indexed.insert_all(next(&mut to_indexed, per_block / 2), with_indexes),
     )?;
     indexed.check()?;
-
-    let contended = hot::run(options, &scratch)?;
-    let watched = told::run(options, &scratch)?;
-    let sold = shop::run(options, &scratch)?;
-    let rounds = size.rounds as u64;
-    let mut rows = vec![
-        inserted,
+    Ok(vec![
         row("rows.insert.together", &together, size.rows)
-            .note("the same by `Table::insert_all`: rows of one leaf are one change of it"),
-        row("rows.get.hot", &read, size.reads * rounds).note("one row by its key, keys at random"),
-        row("rows.scan.hot", &hot, size.rows * rounds).note("all rows in the order of keys, a field of each"),
-        row("rows.scan.cold", &cold, size.rows * rounds)
-            .note("the first after the store was opened again; files are in the system's memory"),
-        Row::compared("rows.update.one", "commits/s", &update, "redb", size.updates * rounds)
-            .note("one row a durable commit, one after the other"),
+            .note("rows of one leaf are one change of it, by `Table::insert_all`"),
         Row::compared("rows.index.insert", "rows/s", &index, "rows.insert.bare", size.rows / 2)
             .note("three indexes: (name), (city, amount), (amount), by `insert_all`; the limit is the table without any"),
-        Row::compared("rows.reopen", "ms", &reopen, "redb", rounds)
-            .note("from opening to the first row; the store was closed cleanly"),
-        Row::compared("rows.disk", "bytes", &disk, "redb", size.rows).note("all files after a clean stop"),
-    ];
-    rows.extend(contended);
-    rows.push(watched);
-    rows.extend(sold);
-    Ok(Report { suite: "rows", commit: COMMIT, machine: Machine::here("embedded"), rows })
+    ])
 }
 
 fn row(id: &str, pairs: &Pairs, n: u64) -> Row {

@@ -15,7 +15,7 @@ use tercel_archive::access::Access;
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::config::Config;
 use tercel_archive::copy::copy;
-use tercel_archive::memory::{MEMORY, remembers};
+use tercel_archive::memory::{MEMORY, archived_upto, remembers};
 use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Outlook, Until, outlook, outlook_set, restore, restore_set};
 use tercel_archive::store::{Store, StoreError};
@@ -173,6 +173,10 @@ fn tell_outlook(name: &str, outlook: &Outlook) {
     );
 }
 
+fn tell_damaged(damaged: &[String], term: &Term) {
+    damaged.iter().for_each(|why| tell!("{} {why}; an earlier base is taken", term.red("damaged:")));
+}
+
 fn vacant(seen: Result<(), BackupError>) -> Result<(), Failure> {
     seen.map_err(|why| failed(why.into()))
 }
@@ -196,6 +200,7 @@ fn restore_one(args: &args::ArchiveRestore, term: &Term) -> Outcome {
     let looked = outlook(&archive, until, &mut show(&bar));
     bar.finish_and_clear();
     let (outlook, misfits) = looked.map_err(failed)?;
+    tell_damaged(&outlook.plan.damaged, term);
     misfits.iter().for_each(|misfit| tell!("{} {misfit}", term.bold("alone:")));
     if args.dry_run {
         tell_outlook("", &outlook);
@@ -237,6 +242,7 @@ fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
         let looked = outlook_set(&archives, until, &mut show(&bar));
         bar.finish_and_clear();
         let (outlooks, misfits) = looked.map_err(failed)?;
+        outlooks.iter().for_each(|outlook| tell_damaged(&outlook.plan.damaged, term));
         let named = archives.iter().zip(&outlooks);
         named.for_each(|((name, _), outlook)| tell_outlook(&format!("{name}: "), outlook));
         misfits.iter().for_each(|misfit| tell!("{} {misfit}", term.bold("next:")));
@@ -249,6 +255,7 @@ fn restore_several(args: &args::ArchiveRestore, term: &Term) -> Outcome {
     bar.finish_and_clear();
     let restored = restored.map_err(failed)?;
     for (name, of) in &restored.spaces {
+        tell_damaged(&of.damaged, term);
         let data = args.data.join(name);
         tell!(
             "{} {name} up to commit {}; `tercel serve --data {}` serves it",
@@ -298,6 +305,11 @@ fn take_for(args: &args::ArchiveTake, term: &Term) -> Outcome {
     take(&*store, space, view, &name).map_err(failed)?;
     tell!("{} {}; the server's writer goes on with the next commit", term.green("taken"), store.url());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The position in a server's log that its archive has come to.
+pub fn archived_log(data: &Path, store: &dyn Store) -> Option<u64> {
+    archived_upto(&data.join(MEMORY), &store.url())
 }
 
 /// The archive of a server, being written.

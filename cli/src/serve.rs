@@ -20,7 +20,7 @@ use tercel_term::say;
 use tercel_term::stop::Signals;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::archive::Archiving;
+use crate::archive::{Archiving, archived_log};
 use crate::args;
 use crate::invite;
 use crate::metrics::Metrics;
@@ -194,7 +194,8 @@ fn serve(
     let archived = &args.archived;
     let place = |url| Archiving::place(url, archived.archive_credentials.as_deref(), &args.data);
     let place = archived.archive.as_deref().map(place).transpose()?;
-    let server = Server::start(config).map_err(not_started)?;
+    let log_held_from = place.as_deref().and_then(|store| archived_log(&args.data, store));
+    let server = Server::start(ServerConfig { log_held_from, ..config }).map_err(not_started)?;
     let begin = |store| Archiving::begin(&server, &args.data, store, archived.archive_every, note);
     let archiving = place.map(begin);
     let archiving = archiving.transpose().map_err(|why| Failure::of_sentence(&why.to_string()))?;

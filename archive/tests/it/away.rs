@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use tercel::ServerConfig;
 use tercel::backup::stream::Tap;
 use tercel_archive::catalogue::Catalogue;
 use tercel_archive::config::Config;
 use tercel_archive::head::Head;
-use tercel_archive::memory::MEMORY;
+use tercel_archive::memory::{MEMORY, archived_upto};
 use tercel_archive::restore::Until;
 use tercel_archive::store::{Store, StoreError};
 use tercel_archive::writer::Writer;
@@ -67,8 +68,8 @@ fn gap_beyond_the_bound_has_its_reason() {
     assert!(gaps.len() == 1 && gaps[0].contains("bound"), "{gaps:?}");
 }
 
-/// A server that starts again while the place of its archive is away, or is an empty mount point, begins no
-/// other archive there, and keeps the log for the one that comes back.
+/// A server that stops and starts again while the place of its archive is away, or is an empty mount point,
+/// begins no other archive there, and keeps the log for the one that comes back.
 #[test]
 fn restart_while_the_place_is_away_loses_nothing() {
     let (dir, place) = (tempfile::tempdir().unwrap(), directories());
@@ -77,24 +78,29 @@ fn restart_while_the_place_is_away_loses_nothing() {
     let start = |space: &Counting, store: Arc<dyn Store>| {
         Writer::start(Tap::of(&space.server), space.server.space(), store, remembering()).unwrap()
     };
-    let mut space = Counting::begin(&dir.join("space"), 128 << 20);
+    let mut space = Counting::begin(&dir.join("space"), 256 << 20);
     let writer = start(&space, place.store("archive"));
     until(&writer, |status| status.bases > 0);
     space.count(3);
     archived(&writer, space.last());
-    writer.stop();
-    space.count(1);
-    let (counter, model) = space.stop();
-
     let (mounted, elsewhere) = (place.path().join("archive"), dir.join("elsewhere"));
     std::fs::rename(&mounted, &elsewhere).unwrap();
-    let mut space = Counting::restored(&dir.join("space"), counter, model);
-    let writer = start(&space, place.store("archive"));
-    let (_, why) = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
-    let file = dir.join("space").join(MEMORY).display().to_string();
-    assert!(why.contains("is gone") && why.contains(&format!("remove {file}")), "{why}");
-    // More than would be kept for nobody.
+    // More than would be kept for nobody, here and after the restart.
     space.fill(40);
+    until(&writer, |status| status.trouble.is_some());
+    writer.stop();
+    let (counter, model) = space.stop();
+
+    let store = place.store("archive");
+    let file = dir.join("space").join(MEMORY);
+    let log_held_from = archived_upto(&file, &store.url());
+    let config = ServerConfig { log_held_from, mob_bytes: 8 << 20, ..ServerConfig::new(dir.join("space")) };
+    let mut space = Counting::served(config, counter, model);
+    space.fill(10);
+    let writer = start(&space, store);
+    let (_, why) = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
+    assert!(why.contains("is gone") && why.contains(&format!("remove {}", file.display())), "{why}");
+    space.fill(10);
     assert_eq!(std::fs::read_dir(&mounted).unwrap().count(), 0, "nothing is begun there");
     std::fs::remove_dir(&mounted).unwrap();
     std::fs::rename(&elsewhere, &mounted).unwrap();

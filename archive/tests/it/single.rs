@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use tercel::backup::stream::Tap;
-use tercel::{Address, Client, Object, Ref, Server, Stamp};
+use tercel::{Address, Client, Object, Ref, Server, ServerConfig, Stamp};
 use tercel_archive::catalogue::{ArchiveError, Catalogue};
 use tercel_archive::config::Config;
 use tercel_archive::copy::copy;
-use tercel_archive::head::{HEAD, Head};
+use tercel_archive::head::{HEAD, Head, ends_in};
 use tercel_archive::moment::{read_time, time_text};
 use tercel_archive::restore::{Until, outlook, restore};
 use tercel_archive::store::{Store, StoreError};
@@ -51,8 +51,13 @@ impl Counting {
 
     /// Serves a space that was restored up to the last count of a model.
     pub fn restored(dir: &Path, counter: Ref<Count>, model: Vec<(Stamp, u64)>) -> Counting {
-        let socket = Address::Unix(dir.with_extension("socket"));
-        let server = Server::builder(dir).listen(socket.clone()).start().unwrap();
+        Counting::served(ServerConfig::new(dir), counter, model)
+    }
+
+    /// Serves a space that has counted so far.
+    pub fn served(config: ServerConfig, counter: Ref<Count>, model: Vec<(Stamp, u64)>) -> Counting {
+        let socket = Address::Unix(config.dir.with_extension("socket"));
+        let server = Server::start(ServerConfig { listen: vec![socket.clone()], ..config }).unwrap();
         let client = Client::connect(socket).unwrap();
         Counting { server, client, counter, model }
     }
@@ -429,8 +434,10 @@ fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
     let config = Config { base_every: Duration::from_millis(1), ..quick() };
     let writer = Writer::start(Tap::of(&space.server), space.server.space(), store.clone(), config).unwrap();
     for bases in 1..4 {
-        space.count(5);
-        archived(&writer, space.last());
+        for _ in 0..5 {
+            space.count(1);
+            archived(&writer, space.last());
+        }
         until(&writer, |status| status.bases >= bases);
     }
     writer.stop();
@@ -440,7 +447,9 @@ fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
     place.set("archive", &pieces[0], None);
     let made =
         restore(&Catalogue::open(&*store).unwrap(), Until::End, &dir.join("restored"), &mut |_, _, _| ());
-    assert_eq!(made.unwrap().base.0, before.stamp);
+    let made = made.unwrap();
+    assert_eq!(made.base.0, before.stamp);
+    assert!(made.damaged.len() == 1 && made.damaged[0].contains(&pieces[0]), "{:?}", made.damaged);
     let (seen, _) = outlook(&Catalogue::open(&*store).unwrap(), Until::End, &mut |_, _, _| ()).unwrap();
     assert_eq!(seen.plan.base.stamp, before.stamp);
     std::fs::remove_dir_all(dir.join("restored")).unwrap();
@@ -458,6 +467,17 @@ fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
         assert_eq!(to.get(name).unwrap(), None);
     }
     assert_eq!(to.list("").unwrap().len(), store.list("").unwrap().len() - damaged.len());
+
+    // Of objects that are missing, too, each is named: here one, four that follow, and one.
+    assert!(logs.len() > 12, "{logs:?}");
+    let missing = [&logs[4], &logs[6], &logs[7], &logs[8], &logs[9], &logs[11]];
+    missing.iter().for_each(|name| place.set("archive", name, None));
+    let wrong = Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong;
+    for (first, last) in [(4, 4), (6, 9), (11, 11)] {
+        let ((first, _), (_, last)) = (ends_in(&logs[first]).unwrap(), ends_in(&logs[last]).unwrap());
+        let name = format!("{first:020}-{last:020} in ");
+        assert!(wrong.iter().any(|told| told.contains(&name)), "{name}: {wrong:?}");
+    }
 }
 
 /// The store has an object that nobody can read.
@@ -550,6 +570,48 @@ fn what_is_older_than_kept_is_removed(place: &dyn Place) {
     assert!(matches!(&gone, Err(ArchiveError::NotThere(why)) if why.contains("begins")), "{gone:?}");
 }
 
+fn copies_keep_what_an_archive_removes(place: &dyn Place) {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 1 << 30);
+    let (store, often, late) = (place.store("archive"), place.store("often"), place.store("late"));
+    let copy_to = |to: &Arc<dyn Store>| {
+        assert_eq!(copy(&*store, &**to, |_| ()).unwrap().wrong, Vec::<String>::new());
+    };
+    for round in 0..4 {
+        let writer = space.archive(&store);
+        until(&writer, |status| status.bases > 0 || status.stamp > 0);
+        space.count(5);
+        archived(&writer, space.last());
+        writer.stop();
+        copy_to(&often);
+        if round == 0 {
+            copy_to(&late);
+        }
+        // Everything is old.
+        let config = Config { keep: Duration::ZERO, base_every: Duration::from_millis(1), ..quick() };
+        let tap = Tap::of(&space.server);
+        let writer = Writer::start(tap, space.server.space(), store.clone(), config).unwrap();
+        until(&writer, |status| status.bases > 0);
+        writer.stop();
+    }
+    let first = space.model[0].0;
+    let gone = restored(&*store, Until::Stamp(first), &dir.join("restored"));
+    assert!(gone.is_err(), "{gone:?}");
+    [&often, &late].into_iter().for_each(copy_to);
+    for (to, gaps) in [(&often, 0), (&late, 1)] {
+        let copied = Catalogue::open(&**to).unwrap();
+        assert_eq!(copied.verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+        assert_eq!(copied.head.gaps.len(), gaps, "{:?}", copied.head);
+        assert_eq!(restored(&**to, Until::Stamp(first), &dir.join("restored")).unwrap(), 1);
+        assert_eq!(restored(&**to, Until::End, &dir.join("restored")).unwrap(), space.last().1);
+        assert_eq!(copy(&*store, &**to, |_| ()).unwrap().written, 0);
+    }
+    for (stamp, count) in &space.model {
+        assert_eq!(restored(&*often, Until::Stamp(*stamp), &dir.join("restored")).unwrap(), *count);
+    }
+}
+
 fn copy_onto_a_newer_archive_is_refused(place: &dyn Place) {
     let dir = tempfile::tempdir().unwrap();
     let mut space = Counting::begin(&dir.path().join("space"), 1 << 30);
@@ -574,6 +636,7 @@ fn copy_onto_a_newer_archive_is_refused(place: &dyn Place) {
 }
 
 in_each_store!(
+    copies_keep_what_an_archive_removes,
     copy_onto_a_newer_archive_is_refused,
     restored_stamps_equal_the_model,
     moments_are_gone_back_to,

@@ -45,7 +45,8 @@ pub enum Archive {
   tercel archive list s3://backups/a
   tercel archive verify file:///mnt/a
 
-`tercel archive --help` has the variables of buckets. The exit code is 3 if something is missing or damaged.")]
+`tercel archive --help` has the variables of buckets. The exit code of `verify` is 3 if something \
+is missing or damaged.")]
 pub struct ArchiveList {
     /// The archive, as `tercel serve --archive` was given it
     #[arg(value_name = "URL")]
@@ -101,7 +102,8 @@ pub struct ArchiveRestore {
   tercel archive copy file:///mnt/a s3://backups/a
   tercel archive copy s3://backups/a file:///mnt/a
 
-A copy is gone on with: what is there already is not copied again. `tercel archive --help` has the variables of buckets.")]
+A copy is gone on with: what is there already is not copied again, and what the archive has removed as old stays there. \
+`tercel archive --help` has the variables of buckets.")]
 pub struct ArchiveCopy {
     /// The archive
     #[arg(value_name = "FROM")]

@@ -7,7 +7,7 @@ use tercel_engine::order::Sealed;
 use tercel_engine::replica::Replica;
 use tercel_engine::replica::saved::Saved;
 use tercel_wire::cursor::le32;
-use tercel_wire::id::{PageId, SpaceId, Stamp, ViewId};
+use tercel_wire::id::{LogPosition, PageId, SpaceId, Stamp, ViewId};
 use tercel_wire::message::Settle;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
@@ -19,7 +19,7 @@ use super::tail::{Appender, Tail};
 use crate::address::Addresses;
 use crate::disk::dir::{DataDir, Purpose, Space, today, view_apart};
 use crate::disk::log::LogConfig;
-use crate::server::{Server, tell_archive};
+use crate::server::{Server, hold_log, tell_archive};
 
 pub use super::staged::{Begun as Staging, Report, Staged};
 pub use tercel_engine::server::ArchiveState;
@@ -52,6 +52,15 @@ impl Tap {
     pub fn tell(&self, state: ArchiveState, upto_ms: u64) {
         if let Remote::Memory(server) = &self.0 {
             tell_archive(server, state, upto_ms);
+        }
+    }
+
+    /// Has the server, if it is one of this process, keep its log from a position on, within its bound, also
+    /// while nothing reads it; with none no more. [`ServerConfig::log_held_from`](crate::ServerConfig) is that
+    /// for a server that starts.
+    pub fn hold(&self, from: Option<u64>) {
+        if let Remote::Memory(server) = &self.0 {
+            hold_log(server, LogPosition(from.unwrap_or(u64::MAX)));
         }
     }
 

@@ -152,6 +152,10 @@ pub struct ServerConfig {
     pub spin: Option<Duration>,
     /// The audit; none by default.
     pub audit: Option<Auditing>,
+    /// The position of the log's last entry that an archive has; none, the default, without an archive. The
+    /// log is kept from there on, as far as half of [`log_bytes_max`](ServerConfig::log_bytes_max) goes,
+    /// until the archive's writer has one that is later.
+    pub log_held_from: Option<u64>,
 }
 
 impl ServerConfig {
@@ -178,6 +182,7 @@ impl ServerConfig {
             shared_memory: SharedMemory::default(),
             spin: None,
             audit: None,
+            log_held_from: None,
         }
     }
 
@@ -512,6 +517,8 @@ pub(crate) enum Post {
     Gone(u64),
     /// The writer of the server's archive says how that stands, and up to which moment everything is there.
     Archive(ArchiveState, u64),
+    /// The log is kept from there on for the archive.
+    Hold(LogPosition),
     /// A transaction inside of the server has left something to do.
     Inside,
     /// A call of a slow procedure has come to its end.
@@ -528,6 +535,11 @@ pub(crate) enum Post {
 /// Tells a server how its archive stands.
 pub(crate) fn tell_archive(server: &Handle<Post>, state: ArchiveState, upto_ms: u64) {
     store::post(server, Post::Archive(state, upto_ms));
+}
+
+/// Has a server keep its log from a position on for its archive.
+pub(crate) fn hold_log(server: &Handle<Post>, from: LogPosition) {
+    store::post(server, Post::Hold(from));
 }
 
 impl From<LogDone> for Post {

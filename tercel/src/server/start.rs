@@ -14,7 +14,7 @@ use tercel_engine::server::{
 use tercel_engine::time::{Now, micros};
 use tercel_events::{Config as EventsConfig, EventQueue, Watch};
 use tercel_wire::class::ROOT_HEAD;
-use tercel_wire::id::{SpaceId, Stamp, ViewId, Written};
+use tercel_wire::id::{LogPosition, SpaceId, Stamp, ViewId, Written};
 use tercel_wire::log::Record;
 use tercel_wire::page::{PAGE_BYTES, Page};
 
@@ -124,6 +124,7 @@ pub(super) fn open(config: &ServerConfig, application: Option<&str>) -> Result<O
         return Err(ServerError::NoSpace(config.dir.clone()));
     }
     let mut log_config = LogConfig { bytes_max: config.log_bytes_max, ..LogConfig::default() };
+    log_config.held_from = config.log_held_from.map_or(log_config.held_from, LogPosition);
     if application.is_some() {
         log_config.segment_bytes = application::SEGMENT_BYTES;
     }

@@ -45,11 +45,13 @@ pub struct LogConfig {
     /// The size above which [`Log::over_cap`] says so. The log goes on; the component that keeps it long must
     /// let go.
     pub bytes_max: u64,
+    /// Kept from there on when it is opened: [`Log::hold_from`].
+    pub held_from: LogPosition,
 }
 
 impl Default for LogConfig {
     fn default() -> LogConfig {
-        LogConfig { segment_bytes: SEGMENT_BYTES, bytes_max: BYTES_MAX }
+        LogConfig { segment_bytes: SEGMENT_BYTES, bytes_max: BYTES_MAX, held_from: LogPosition(u64::MAX) }
     }
 }
 
@@ -124,6 +126,12 @@ impl Log {
     /// [`LogConfig::bytes_max`], or the disk is full.
     pub fn keep_from(&mut self, position: LogPosition) {
         self.keep.position = position;
+        self.let_go();
+    }
+
+    /// Keeps segments with records from `position` on for an archive, as [`Log::keep_from`] does for others.
+    pub fn hold_from(&mut self, position: LogPosition) {
+        self.keep.held = position;
         self.let_go();
     }
 
@@ -263,8 +271,10 @@ fn after_mark_at(offset: LogOffset) -> LogOffset {
 struct Keep {
     /// By this server.
     stamp: Stamp,
-    /// By other members.
+    /// By other members, and readers.
     position: LogPosition,
+    /// By an archive, also while nothing reads for it.
+    held: LogPosition,
 }
 
 /// The open files and what waits to be written to them.
@@ -403,7 +413,7 @@ impl Files {
     fn let_go(&mut self, keep: Keep, bytes_max: u64) {
         while let Some(next) = self.used.get(1)
             && next.stamp < keep.stamp
-            && (next.before < keep.position || self.bytes() > bytes_max)
+            && (next.before < keep.position.min(keep.held) || self.bytes() > bytes_max)
             && let Some(gone) = self.used.pop_front()
         {
             self.preparer.remove(gone.number);

@@ -394,7 +394,7 @@ fn repair(
     };
     files.top_up();
     let writer = Writer::new(header.log, tail, header.bytes, config.segment_bytes);
-    let keep = Keep { stamp: Stamp::ZERO, position: LogPosition(u64::MAX) };
+    let keep = Keep { stamp: Stamp::ZERO, position: LogPosition(u64::MAX), held: config.held_from };
     let dir = dir.clone();
     Ok(Log { dir, config, writer, files, synced: true, stable: STABLE_ALONE, keep, poisoned: None })
 }

@@ -66,6 +66,7 @@ struct State {
     free_buffers: Vec<Vec<u8>>,
     truncate_below: Option<Stamp>,
     keep_from: Option<LogPosition>,
+    hold_from: Option<LogPosition>,
     stable_upto: LogPosition,
     is_sure: bool,
     /// Above which position the log is to be cut. Nothing is submitted meanwhile.
@@ -112,6 +113,7 @@ struct Batch {
 struct Todo {
     truncate_below: Option<Stamp>,
     keep_from: Option<LogPosition>,
+    hold_from: Option<LogPosition>,
     stable_upto: LogPosition,
     is_sure: bool,
     cut_above: Option<LogPosition>,
@@ -188,6 +190,12 @@ impl LogThread {
     /// Keeps segments from the record at `position` on for other members, within bounds: [`Log::keep_from`].
     pub fn keep_from(&self, position: LogPosition) {
         self.shared.lock().keep_from = Some(position);
+        self.wake();
+    }
+
+    /// Keeps segments from the record at `position` on for an archive, within bounds: [`Log::hold_from`].
+    pub fn hold_from(&self, position: LogPosition) {
+        self.shared.lock().hold_from = Some(position);
         self.wake();
     }
 
@@ -305,6 +313,10 @@ impl Shared {
                 log.keep_from(position);
                 self.lock().log = LogState::of(log);
             }
+            if let Some(position) = todo.hold_from {
+                log.hold_from(position);
+                self.lock().log = LogState::of(log);
+            }
             if let Some(stamp) = todo.truncate_below {
                 log.truncate_below(stamp);
                 log.hope();
@@ -391,6 +403,7 @@ impl Shared {
             let todo = Todo {
                 truncate_below: state.truncate_below.take(),
                 keep_from: state.keep_from.take(),
+                hold_from: state.hold_from.take(),
                 stable_upto: state.stable_upto,
                 is_sure: std::mem::take(&mut state.is_sure),
                 cut_above: state.cut_above,
@@ -398,7 +411,7 @@ impl Shared {
                 looks: now.duration_since(looked) >= LOOK_EVERY,
             };
             let is_asked = todo.truncate_below.is_some() || todo.cut_above.is_some();
-            let is_told = todo.keep_from.is_some() || todo.is_sure;
+            let is_told = todo.keep_from.is_some() || todo.hold_from.is_some() || todo.is_sure;
             if !state.queue.is_empty() || is_asked || is_told || todo.marks || todo.looks {
                 std::mem::swap(&mut state.queue, taken);
                 state.queued_bytes = 0;

@@ -346,6 +346,7 @@ impl Loop {
             Post::Gone(id) => self.gone(core, now, Conn(id | MEMORY_BIT)),
             // Its remaining work is done after this batch.
             Post::Archive(state, upto_ms) => self.disk.archive = Some((state, upto_ms)),
+            Post::Hold(from) => self.log.hold_from(from),
             Post::Inside => {}
             Post::Ran(view, done) => core.take(now, Input::Ran(view, done)),
             Post::Says(view, id, said) => {

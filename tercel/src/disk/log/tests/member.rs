@@ -110,7 +110,7 @@ fn member_with_torn_tail_is_unsure_until_told() {
 
 /// A member's log that may have 16 segments.
 fn capped(dir: &Path) -> Log {
-    let config = LogConfig { segment_bytes: SEGMENT, bytes_max: 16 * SEGMENT as u64 };
+    let config = LogConfig { bytes_max: 16 * SEGMENT as u64, ..config() };
     let ignore = |_: tercel_wire::log::Record<'_>, _| Ok::<(), DiskError>(());
     Log::open_member(&held(dir), SPACE, config, Stamp::ZERO, Stamp::ZERO, ignore).unwrap().0
 }

@@ -26,7 +26,7 @@ const MARK: u64 = tercel_wire::log::MARK_BYTES as u64;
 const VIEW: ViewId = ViewId::new(2, 0x5eed);
 
 fn config() -> LogConfig {
-    LogConfig { segment_bytes: SEGMENT, bytes_max: 3 * SEGMENT as u64 }
+    LogConfig { segment_bytes: SEGMENT, bytes_max: 3 * SEGMENT as u64, ..LogConfig::default() }
 }
 
 fn new_log() -> TempDir {

@@ -1,0 +1,68 @@
+//! The head of a copy that goes on: it keeps what the archive has removed as old.
+
+use crate::head::{Base, Gap, Head, Run};
+
+/// The reason of a gap in a copy.
+const REMOVED: &str = "the archive had removed it as old before this copy went on";
+
+/// The head of a copy with the head `there` that has all objects of `archive` too, which has gone on from it.
+pub(crate) fn merged(there: &Head, archive: &Head) -> Head {
+    let mut whole = archive.clone();
+    let mut runs: Vec<Run> = Vec::new();
+    for old in &there.runs {
+        match whole.runs.iter_mut().find(|run| goes_on(old, run)) {
+            Some(run) => put_before(old, run),
+            None if archive.runs.iter().any(|run| covers(run, old)) => {}
+            None => runs.push(old.clone()),
+        }
+    }
+    let of_before = |base: &&Base| !archive.bases.contains(base);
+    whole.bases = there.bases.iter().filter(of_before).chain(&archive.bases).cloned().collect();
+    let of_before = |gap: &&Gap| gap.upto != 0 && !archive.gaps.contains(gap);
+    let lost = lost_between(there, archive);
+    whole.gaps = there.gaps.iter().filter(of_before).chain(&lost).chain(&archive.gaps).cloned().collect();
+    runs.append(&mut whole.runs);
+    Head { runs, ..whole }
+}
+
+fn is_of_one(one: &Run, other: &Run) -> bool {
+    (one.view, one.history) == (other.view, other.history)
+}
+
+/// Says whether a run has lost its first objects since it was `old`, and what is left goes on there.
+fn goes_on(old: &Run, run: &Run) -> bool {
+    let is_behind = run.position > old.position && run.position <= old.position_end();
+    let is_next = run.position == old.position_end() + 1 && run.before == old.digest;
+    is_of_one(old, run) && (is_behind || is_next) && run.position_end() >= old.position_end()
+}
+
+fn covers(run: &Run, old: &Run) -> bool {
+    is_of_one(old, run) && run.position <= old.position && run.position_end() >= old.position_end()
+}
+
+/// Has a run begin where `old` did.
+fn put_before(old: &Run, run: &mut Run) {
+    let end = run.position_end();
+    // As near as the head knows it: objects are of about the same size.
+    let new = u128::from(run.bytes) * u128::from(end - old.position_end()) / u128::from(run.count.max(1));
+    run.bytes = old.bytes + new as u64;
+    (run.first, run.position) = (old.first, old.position);
+    run.before.clone_from(&old.before);
+    run.count = end + 1 - run.position;
+}
+
+/// The gap between a copy and what an archive still has, if there is one.
+fn lost_between(there: &Head, archive: &Head) -> Option<Gap> {
+    let base = archive.bases.first()?;
+    let is_of_history = |run: &&Run| run.history == base.history;
+    let old = there.runs.iter().filter(is_of_history).max_by_key(|run| run.position_end());
+    let after = there.end_of(base.history).0;
+    let is_known = there.bases.iter().any(|old| old == base);
+    let mut left = archive.runs.iter().filter(is_of_history);
+    let is_whole = match &old {
+        Some(old) => left.any(|run| run.position <= old.position_end() + 1),
+        None => after + 1 >= base.first,
+    };
+    let is_one = after > 0 && !is_known && !is_whole && after < base.stamp;
+    is_one.then(|| Gap { after, upto: base.stamp, ms: base.ms, why: REMOVED.into(), history: base.history })
+}
