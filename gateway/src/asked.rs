@@ -26,6 +26,8 @@ pub struct Asked {
     pub route: Route,
     pub is_allowed: bool,
     is_options: bool,
+    /// Set if path and query are UTF-8 once their escapes are read.
+    pub is_text: bool,
     /// The parts of the path, without escapes.
     pub path: Vec<String>,
     query: String,
@@ -39,6 +41,9 @@ impl Asked {
     /// Reads the head of a request, and leaves its body.
     pub fn of(request: Request<Incoming>) -> (Asked, Incoming) {
         let (head, body) = request.into_parts();
+        let is_text = [head.uri.path(), head.uri.query().unwrap_or_default()]
+            .iter()
+            .all(|part| std::str::from_utf8(&read_escapes(part)).is_ok());
         let path: Vec<String> = head.uri.path().split('/').skip(1).map(unescaped).collect();
         let route = Route::of(&path);
         let is_allowed =
@@ -50,6 +55,7 @@ impl Asked {
                 route,
                 is_allowed,
                 is_options,
+                is_text,
                 path,
                 query,
                 headers: head.headers,
@@ -208,6 +214,10 @@ fn unescaped(part: &str) -> String {
     if !part.contains('%') {
         return part.to_string();
     }
+    String::from_utf8_lossy(&read_escapes(part)).into_owned()
+}
+
+fn read_escapes(part: &str) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part.as_bytes());
     while let [first, tail @ ..] = rest {
         let escaped = (*first == b'%').then(|| tail.get(..2)).flatten();
@@ -215,7 +225,7 @@ fn unescaped(part: &str) -> String {
         bytes.push(escaped.unwrap_or(*first));
         rest = if escaped.is_some() { &tail[2..] } else { tail };
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    bytes
 }
 
 /// Why a client has had no server for some time: requests do not wait for one then.

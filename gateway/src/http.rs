@@ -215,6 +215,12 @@ async fn answer(
             "name the gateway by its address, or localhost, from a program or its own console, or let its operator \
              say --cors",
         )
+    } else if !asked.is_text {
+        refused(
+            StatusCode::BAD_REQUEST,
+            "the address has escapes that are no UTF-8",
+            "escape the bytes of UTF-8, such as %C3%A9 for é",
+        )
     } else if asked.is_reserved() {
         refused(
             StatusCode::FORBIDDEN,

@@ -1,10 +1,12 @@
 //! The rows of tables and the entries of maps, a page at a time, in the order of their keys.
 //!
 //! Tables go by their declarations and the catalogue, maps by the description of keys in their nodes. A page
-//! is of one moment, and ends with a cursor that survives what is inserted or removed meanwhile.
+//! is of one moment, and ends with a cursor that survives what is inserted or removed meanwhile. A cursor is
+//! of one query: another one refuses it.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tercel::collections::map::RawValue;
 use tercel::collections::table::Cursor;
 use tercel::collections::table::untyped::{Entries, UntypedIndex, UntypedTable};
@@ -23,13 +25,20 @@ use crate::keys::is_kept;
 /// Entries of a page without `limit`, and at most: of the largest objects, that is some 8 MB.
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 1_000;
-/// Parameters that name no field.
-const OWN: [&str; 7] = ["limit", "after", "by", "from", "to", "fresh", "at_least"];
+/// Parameters that name no field. A field of such a name is asked for behind [`FIELD`].
+const OWN: [&str; 8] = ["limit", "after", "by", "from", "to", "order", "fresh", "at_least"];
+/// The beginning of a parameter that names a field, whatever the field's name is.
+const FIELD: &str = "field.";
+/// The parameters of maps.
+const OF_MAPS: [&str; 8] = ["limit", "after", "key", "from", "to", "order", "fresh", "at_least"];
 
 /// A page that is asked for.
 struct Page {
     limit: usize,
     after: Option<Cursor>,
+    is_backwards: bool,
+    /// Stands for everything of the query but the place of the page.
+    query: String,
 }
 
 impl Page {
@@ -40,13 +49,40 @@ impl Page {
                 Wrong::invalid(format!("limit={}", cut(&text)), format!("say 1 to {LIMIT_MAX}"))
             })?,
         };
+        let is_backwards = match asked.parameter("order").as_deref() {
+            None | Some("asc") => false,
+            Some("desc") => true,
+            Some(other) => {
+                return Err(Wrong::invalid(format!("order={}", cut(other)), "say asc or desc".into()));
+            }
+        };
+        let query = mark_of(asked);
         let after = asked.parameter("after").map(|text| {
-            let wrong =
-                || Wrong::invalid(format!("after={}", cut(&text)), "give the `next` of a page".into());
-            text.parse().map_err(|_| wrong())
+            let of_query = text.strip_prefix(&query).and_then(|rest| rest.strip_prefix('-'));
+            of_query.and_then(|cursor| cursor.parse().ok()).ok_or_else(|| {
+                let next = "give the `next` of a page of the same query, with all its other parameters";
+                Wrong::invalid(format!("after={}", cut(&text)), next.into())
+            })
         });
-        Ok(Page { limit, after: after.transpose()? })
+        Ok(Page { limit, after: after.transpose()?, is_backwards, query })
     }
+
+    fn of_entries(&self, entries: Entries) -> Entries {
+        if self.is_backwards { entries.backwards() } else { entries }
+    }
+
+    fn next(&self, next: Option<&Cursor>) -> Option<String> {
+        next.map(|next| format!("{}-{next}", self.query))
+    }
+}
+
+/// Some digits that stand for what a query asks for, and whereof, but for the place and length of a page.
+fn mark_of(asked: &Asked) -> String {
+    const OF_PAGE: [&str; 4] = ["limit", "after", "fresh", "at_least"];
+    let mut wanted: Vec<_> = asked.parameters().filter(|(name, _)| !OF_PAGE.contains(&&**name)).collect();
+    wanted.sort_unstable();
+    let digest = Sha256::digest(json!([asked.path, wanted]).to_string());
+    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Gate {
@@ -60,7 +96,7 @@ impl Gate {
         if is_kept(&table.class) {
             return Err(Error::Denied(format!("the table {top} is the gateway's own")).into());
         }
-        let entries = chosen(&table, asked)?;
+        let entries = page.of_entries(chosen(&table, asked)?);
         let (rows, next) = asked.transaction(&self.client)?.run(|tx| {
             let found = entries.page(tx, page.after.as_ref(), page.limit)?;
             let rows = found.entries.iter().filter_map(|(_, row)| match row {
@@ -69,13 +105,17 @@ impl Gate {
             });
             Ok((rows.collect::<Result<Vec<_>, _>>()?, found.next))
         })?;
-        let next = next.map(|next| next.to_string());
+        let next = page.next(next.as_ref());
         Ok(answer::json(StatusCode::OK, &json!({ "class": table.class, "rows": rows, "next": next })))
     }
 
     /// The entries of a map or set, all or those of a range.
     pub fn map(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let page = Page::of(asked)?;
+        if let Some((name, _)) = asked.parameters().find(|(name, _)| !OF_MAPS.contains(&&**name)) {
+            let next = format!("a map is asked for by {}", OF_MAPS.join(", "));
+            return Err(Wrong::invalid(format!("a map has no parameter `{}`", cut(&name)), next));
+        }
         let reading = asked.transaction(&self.client)?;
         let entries = reading.run(|tx| Entries::of_map(tx, Ref::new(located(tx, &asked.path[2])?)))?;
         let types = entries.types();
@@ -88,8 +128,11 @@ impl Gate {
             })
         };
         let (from, to) = (bound("from").transpose()?, bound("to").transpose()?);
-        let between = entries.clone().between(from.as_ref(), to.as_ref());
-        let entries = between.map_err(|what| Wrong::invalid(what, a_key(&types)))?;
+        let wanted = match bound("key").transpose()? {
+            Some(key) => entries.at(&key),
+            None => entries.between(from.as_ref(), to.as_ref()),
+        };
+        let entries = page.of_entries(wanted.map_err(|what| Wrong::invalid(what, a_key(&types)))?);
         let found = asked.transaction(&self.client)?.run(|tx| {
             let found = entries.page(tx, page.after.as_ref(), page.limit)?;
             // The maps of a gateway lead to objects of one class.
@@ -108,7 +151,7 @@ impl Gate {
             }
             RawValue::Value(bytes) => json!({ "key": to_json(key), "value": to_json(entries.value(&bytes)) }),
         });
-        let (shown, next) = (shown.collect::<Vec<_>>(), found.next.map(|next| next.to_string()));
+        let (shown, next) = (shown.collect::<Vec<_>>(), page.next(found.next.as_ref()));
         Ok(answer::json(StatusCode::OK, &json!({ "keys": types, "entries": shown, "next": next })))
     }
 }
@@ -126,7 +169,11 @@ fn object(tx: &Tx<'_>, row: Ref<tercel::Any>) -> Result<Value, Error> {
 
 /// The rows that the query names, by the key or the first index that begins with its fields.
 fn chosen(table: &UntypedTable, asked: &Asked) -> Result<Entries, Wrong> {
-    let wanted: Vec<_> = asked.parameters().filter(|(name, _)| !OWN.contains(&&**name)).collect();
+    let field = |(name, value): (String, String)| match name.strip_prefix(FIELD) {
+        Some(field) => Some((field.to_owned(), value)),
+        None => (!OWN.contains(&&*name)).then_some((name, value)),
+    };
+    let wanted: Vec<_> = asked.parameters().filter_map(field).collect();
     let by = asked.parameter("by");
     let names = |index: &UntypedIndex| index.fields.join(",");
     let fits = |index: &&UntypedIndex| {

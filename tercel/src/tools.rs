@@ -158,6 +158,17 @@ pub fn stored_object(client: &Client, oref: Oref) -> Result<(ClassId, Arc<Layout
 /// `NotFound`; `Schema` if the object is no table, or its declaration does not fit the class; and as
 /// [`Tx::get`](crate::Tx::get).
 pub fn table(client: &Client, top: Oref) -> Result<UntypedTable, Error> {
+    match table_now(client, top) {
+        // Perhaps by a catalogue from before the class was made or changed.
+        Err(Error::Schema(_)) => {
+            client.with_machine(engine::client::Client::look_at_classes_again)?;
+            table_now(client, top)
+        }
+        table => table,
+    }
+}
+
+fn table_now(client: &Client, top: Oref) -> Result<UntypedTable, Error> {
     let known = classes(client)?;
     let reading = client.transaction().isolation(Isolation::Snapshot);
     reading.run(|tx| {

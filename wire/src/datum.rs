@@ -314,7 +314,7 @@ fn mismatch(found: &Datum, wanted: &str) -> DatumError {
         Datum::Null => "null".into(),
         Datum::Bool(b) => b.to_string(),
         Datum::Int(n) => n.to_string(),
-        Datum::Float(x) => x.to_string(),
+        Datum::Float(x) => format!("{x:?}"),
         Datum::Text(text) => {
             let short: String = text.chars().take(TEXT_SHOWN_MAX).collect();
             let more = if short.len() < text.len() { ".." } else { "" };
@@ -411,7 +411,8 @@ fn float32(x: f64) -> Result<f32, DatumError> {
 const NOT_NUMBERS: [(&str, f64); 3] =
     [("NaN", f64::NAN), ("inf", f64::INFINITY), ("-inf", f64::NEG_INFINITY)];
 
-fn of_float(x: f64) -> Datum {
+/// A number, or the text that stands for one without a notation in JSON.
+pub fn of_float(x: f64) -> Datum {
     match x {
         x if x.is_finite() => Datum::Float(x),
         x if x.is_nan() => Datum::Text(NOT_NUMBERS[0].0.into()),

@@ -6,10 +6,12 @@
 use serde_json::{Value, json};
 use tercel::collections::key::shape_name;
 use tercel::collections::map::{RawEntries, RawValue};
+use tercel::collections::table::untyped::Entries;
 use tercel::collections::{Key, Map, MapNode};
 use tercel::tools::wire::layout::{Layout, Shape, Var};
 use tercel::tools::wire::record::Class;
 use tercel::{Any, Bytes, Client, Error, Isolation, Oref, Ref, Text};
+use tercel_gateway::json::call::to_json;
 use tercel_gateway::json::{record, reference};
 use tercel_term::fail::Failure;
 use tercel_term::{say, tell};
@@ -112,6 +114,7 @@ fn as_lines(client: &Client, oref: Oref, keys: &Keys, page: Page) -> Result<(), 
         match value.is_null() {
             true => say!("{key}  null"),
             false if value.is_string() => say!("{key}  {}", cut(value.as_str().unwrap_or_default())),
+            false if !value.is_object() => say!("{key}  {}", cut(&value.to_string())),
             false => say!("{key}  {} {} {}", part("ref"), part("class"), cut(&rest)),
         }
     }
@@ -186,12 +189,13 @@ fn first<K: Key>(
 fn first_raw(client: &Client, top: Oref, limit: usize) -> Result<Page, Error> {
     client.transaction().isolation(Isolation::Snapshot).run(|tx| {
         let mut page = Page { entries: Vec::new(), left_out: 0, is_more: false };
+        let types = Entries::of_map(tx, Ref::new(top))?;
         for entry in RawEntries::new(tx, Ref::new(top))? {
             let (key, value) = entry?;
             if page.entries.len() < limit {
                 let value = match value {
                     RawValue::Reference(r) => Named::Object(r),
-                    RawValue::Value(bytes) => Named::Shown(json!(hex(&bytes))),
+                    RawValue::Value(bytes) => Named::Shown(to_json(types.value(&bytes))),
                     RawValue::Nothing => Named::Shown(Value::Null),
                 };
                 page.entries.push((json!(key), value));

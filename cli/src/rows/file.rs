@@ -48,13 +48,8 @@ impl<'a> Lines<'a> {
         let (path, names) = (path.to_owned(), None);
         let mut lines = Lines { from, path, layout, names, bytes_total, bytes_read: 0, number: 0 };
         if format == RowFormat::Csv {
-            let first = lines.record(true)?.ok_or("the file is empty".to_owned()).and_then(|(_, _, text)| {
-                let names = cells_of(text?.trim_start_matches('\u{feff}'))?;
-                match names.iter().find(|name| layout.field(name).is_none()) {
-                    Some(name) => Err(format!("the first line names `{name}`, which is no field")),
-                    None => Ok(names),
-                }
-            });
+            let first = lines.record(true)?.ok_or("the file is empty".to_owned());
+            let first = first.and_then(|(_, _, text)| names_of(&text?, layout));
             let fields = layout.fields().iter().map(|p| &*p.name).collect::<Vec<_>>().join(",");
             let next = format!("begin the file with the names of its fields, such as {fields}");
             lines.names = Some(first.map_err(|what| Failure::new(what).next(next).code(2))?);
@@ -78,10 +73,10 @@ impl<'a> Lines<'a> {
             let is_csv = self.names.is_some();
             let Some((number, bytes, text)) = self.record(is_csv)? else { return Ok(None) };
             let row = match text {
-                Ok(text) if text.trim().is_empty() => continue,
+                Ok(text) if self.is_none(&text) => continue,
                 Ok(text) => match &self.names {
                     Some(names) => cells_of(&text).and_then(|cells| self.of_cells(names, &cells)),
-                    None => match parse(&text) {
+                    None => match parse(text.trim_start_matches(BOM)) {
                         Ok(row @ Datum::Map(_)) => Ok(row),
                         Ok(_) => Err("it is no object of JSON".into()),
                         Err(e) => Err(format!("it is no JSON: {e}")),
@@ -93,10 +88,19 @@ impl<'a> Lines<'a> {
         }
     }
 
+    /// Says whether a line is empty. Blanks alone may be the one text of a row.
+    fn is_none(&self, text: &str) -> bool {
+        match &self.names {
+            Some(names) if names.len() == 1 => text.is_empty(),
+            _ => text.trim().is_empty(),
+        }
+    }
+
     /// A line, or several if a quoted cell goes on behind the end of one: its number, bytes and text.
     #[allow(clippy::type_complexity, reason = "read where it is made")]
     fn record(&mut self, is_csv: bool) -> Result<Option<(u64, usize, Result<String, String>)>, Failure> {
         let (number, mut bytes, mut is_long, mut length) = (self.number + 1, Vec::new(), false, 0);
+        let mut quote = Quote::default();
         loop {
             let room = (ROW_BYTES_MAX - bytes.len()) as u64;
             let read = self
@@ -113,8 +117,9 @@ impl<'a> Lines<'a> {
                 bytes.clear();
                 continue;
             }
-            let is_open = is_csv && bytes.iter().filter(|b| **b == b'"').count() % 2 == 1;
-            if read == 0 || is_long || !is_open {
+            let new = bytes.len().saturating_sub(read);
+            bytes[new..].iter().for_each(|byte| quote.pass(*byte));
+            if read == 0 || is_long || !(is_csv && quote.is_open) {
                 break;
             }
         }
@@ -128,7 +133,7 @@ impl<'a> Lines<'a> {
         Ok(Some((number, length, text.map(|text| text.trim_end_matches(['\n', '\r']).to_owned()))))
     }
 
-    fn of_cells(&self, names: &[String], cells: &[String]) -> Result<Datum, String> {
+    fn of_cells(&self, names: &[String], cells: &[Cell]) -> Result<Datum, String> {
         if names.len() != cells.len() {
             return Err(format!("it has {} cells, and the first line names {}", cells.len(), names.len()));
         }
@@ -140,12 +145,65 @@ impl<'a> Lines<'a> {
     }
 }
 
+/// The state of a line of CSV behind some of its bytes.
+#[derive(Default)]
+struct Quote {
+    /// Within a quoted cell.
+    is_open: bool,
+    /// Within a cell, where a quote begins nothing.
+    is_within: bool,
+}
+
+impl Quote {
+    fn pass(&mut self, byte: u8) {
+        match byte {
+            // Two quotes in a quoted cell, which stand for one, end it and begin it again.
+            b'"' if self.is_open => (self.is_open, self.is_within) = (false, false),
+            b'"' if !self.is_within => self.is_open = true,
+            _ if self.is_open => {}
+            b',' | b'\n' => self.is_within = false,
+            _ => self.is_within = true,
+        }
+    }
+}
+
+/// A cell, and whether it stands in quotes: an empty one that does is a text.
+struct Cell {
+    text: String,
+    is_quoted: bool,
+}
+
+/// The fields that the first line of a CSV file names: all but those that a row may lack, each once.
+fn names_of(first: &str, layout: &Layout) -> Result<Vec<String>, String> {
+    let names: Vec<String> =
+        cells_of(first.trim_start_matches(BOM))?.into_iter().map(|cell| cell.text).collect();
+    let again = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
+    if let Some((_, name)) = again {
+        return Err(format!("the first line names `{name}` twice"));
+    }
+    if let Some(name) = names.iter().find(|name| layout.field(name).is_none()) {
+        return Err(format!("the first line names `{name}`, which is no field"));
+    }
+    match layout.fields().iter().find(|p| !names.contains(&p.name)) {
+        Some(p) => Err(format!("the first line does not name `{}`, which each row has", p.name)),
+        None => Ok(names),
+    }
+}
+
+/// The mark that some programs put before a text.
+const BOM: char = '\u{feff}';
+
 /// The value of a cell. What has parts is written as JSON.
-fn value(shape: &Shape, cell: &str) -> Result<Datum, String> {
+fn value(shape: &Shape, cell: &Cell) -> Result<Datum, String> {
+    let Cell { text, is_quoted } = cell;
+    let none = text.is_empty() && !is_quoted;
+    let cell = match shape {
+        Shape::Option(_) | Shape::Ref(_) | Shape::Far(_) if none => return Ok(Datum::Null),
+        Shape::Option(of) => return value(of, cell),
+        _ => text,
+    };
     let number = |what: &str| format!("`{cell}` is no {what}");
     Ok(match shape {
-        Shape::Option(_) | Shape::Ref(_) | Shape::Far(_) if cell.is_empty() => Datum::Null,
-        Shape::Option(of) => value(of, cell)?,
         Shape::Text | Shape::Bytes | Shape::Ref(_) | Shape::Far(_) => Datum::Text(cell.into()),
         Shape::Scalar(Scalar::Bool) => Datum::Bool(cell.parse().map_err(|_| number("true or false"))?),
         Shape::Scalar(Scalar::F32 | Scalar::F64) => match cell.parse::<f64>() {
@@ -153,17 +211,18 @@ fn value(shape: &Shape, cell: &str) -> Result<Datum, String> {
             _ => Datum::Text(cell.into()),
         },
         Shape::Scalar(_) => Datum::Int(cell.parse().map_err(|_| number("whole number"))?),
-        Shape::Array(..) | Shape::List(_) | Shape::Record(_) | Shape::Enum(_) => {
+        Shape::Option(_) | Shape::Array(..) | Shape::List(_) | Shape::Record(_) | Shape::Enum(_) => {
             parse(cell).map_err(|e| format!("`{cell}` is no JSON: {e}"))?
         }
     })
 }
 
 /// The cells of a row, as RFC 4180 has them.
-fn cells_of(text: &str) -> Result<Vec<String>, String> {
+fn cells_of(text: &str) -> Result<Vec<Cell>, String> {
     let (mut cells, mut rest) = (Vec::new(), text);
     loop {
-        let (cell, behind) = match rest.strip_prefix('"') {
+        let is_quoted = rest.starts_with('"');
+        let (text, behind) = match rest.strip_prefix('"') {
             None => rest.split_once(',').map_or((rest.to_owned(), None), |(c, b)| (c.to_owned(), Some(b))),
             Some(mut quoted) => {
                 let mut cell = String::new();
@@ -181,7 +240,7 @@ fn cells_of(text: &str) -> Result<Vec<String>, String> {
                 }
             }
         };
-        cells.push(cell);
+        cells.push(Cell { text, is_quoted });
         match behind {
             Some(behind) => rest = behind,
             None => return Ok(cells),
@@ -197,8 +256,13 @@ pub fn names(layout: &Layout) -> String {
 /// A row as a line of CSV, which reads as the same row.
 pub fn cells(layout: &Layout, row: Datum) -> String {
     let Datum::Map(fields) = row else { return String::new() };
+    let is_alone = fields.len() == 1;
     let cells = layout.fields().iter().zip(fields).map(|(p, (_, value))| match (&p.shape, value) {
         (_, Datum::Null) => String::new(),
+        // Without quotes it would be none, or no row.
+        (shape, Datum::Text(text)) if text.is_empty() && (is_alone || matches!(shape, Shape::Option(_))) => {
+            "\"\"".into()
+        }
         (_, Datum::Text(text)) if !is_in_parts(&p.shape) => quoted(&text),
         (_, value) => quoted(&to_json(value).to_string()),
     });

@@ -23,7 +23,9 @@ use file::{Line, Lines};
 
 /// Rows of one commit at most: with more, a commit takes longer than it saves.
 const BATCH_ROWS: usize = 1_000;
-/// Bytes of the lines of one commit at most.
+/// Rows that a dump reads at once at first.
+const FIRST_ROWS: usize = 4;
+/// Bytes of the lines of one commit at most, and about those that a dump reads at once.
 const BATCH_BYTES: usize = 4 << 20;
 /// Odd lines that are told one by one.
 const TOLD_MAX: u64 = 20;
@@ -116,7 +118,8 @@ pub fn load(args: &args::Load, term: &Term) -> Outcome {
             count(odd, "odd line", "odd lines")
         ),
     }
-    Ok(ExitCode::SUCCESS)
+    // Nothing of it was right: perhaps it is another file.
+    Ok(if rows == 0 && odd > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Reads the whole file, and refuses it if a line is no row.
@@ -155,17 +158,34 @@ fn insert(
     let mut taken = Vec::new();
     match client.run(|tx| table.insert_all(tx, &rows)) {
         Ok(()) => {}
-        Err(Error::Taken(_)) => client.run(|tx| {
-            taken.clear();
-            for (number, row) in numbers.iter().zip(&rows) {
-                match table.insert(tx, row) {
-                    Err(Error::Taken(e)) if is_strict => return Err(Error::Taken(e)),
-                    Err(e @ Error::Taken(_)) => taken.push((*number, e.to_string())),
-                    done => done?,
+        Err(Error::Taken(_)) => {
+            let done = client.run(|tx| {
+                taken.clear();
+                for (number, row) in numbers.iter().zip(&rows) {
+                    match table.insert(tx, row) {
+                        Err(e @ Error::Taken(_)) => {
+                            taken.push((*number, e.to_string()));
+                            if is_strict {
+                                return Err(e);
+                            }
+                        }
+                        done => done?,
+                    }
                 }
+                Ok(())
+            });
+            match (done, taken.first()) {
+                (Err(Error::Taken(_)), Some((number, what))) => {
+                    let first = numbers.first().unwrap_or(number);
+                    let what = format!("line {number}: {what}; the rows before line {first} are loaded");
+                    let next = format!(
+                        "take line {number} out, and those before line {first}; or leave --strict out"
+                    );
+                    return Err(Failure::new(what).next(next));
+                }
+                (done, _) => done?,
             }
-            Ok(())
-        })?,
+        }
         Err(e) => return Err(e.into()),
     }
     loaded.rows += (rows.len() - taken.len()) as u64;
@@ -177,23 +197,32 @@ pub fn dump(args: &args::Dump) -> Outcome {
     let client = space::open(&args.space)?;
     let table = table(&client, &args.root, args.class.as_deref())?;
     let (entries, mut after) = (table.entries(&table.key)?, None);
+    // Until it is known how large rows are, few.
+    let mut count = FIRST_ROWS;
     if args.format == RowFormat::Csv {
         say!("{}", file::names(&table.layout));
     }
     loop {
         let reading = client.transaction().isolation(Isolation::Snapshot);
         let (rows, next) = reading.run(|tx| {
-            let page = entries.page(tx, after.as_ref(), BATCH_ROWS)?;
+            let page = entries.page(tx, after.as_ref(), count)?;
             let rows = page.entries.iter().filter_map(|(_, row)| match row {
                 RawValue::Reference(row) => Some(table.read(tx, row.oref())),
                 RawValue::Value(_) | RawValue::Nothing => None,
             });
             Ok((rows.collect::<Result<Vec<_>, _>>()?, page.next))
         })?;
-        if !rows.is_empty() {
-            let lines = rows.into_iter().map(|row| line(args.format, &table.layout, row));
-            say!("{}", lines.collect::<Vec<_>>().join("\n"));
+        let mut bytes = 0;
+        for row in rows {
+            let line = line(args.format, &table.layout, row);
+            bytes += line.len();
+            say!("{line}");
         }
+        count = match bytes {
+            bytes if bytes > BATCH_BYTES => (count / 4).max(1),
+            bytes if bytes < BATCH_BYTES / 4 => (count * 4).min(BATCH_ROWS),
+            _ => count,
+        };
         after = next;
         if after.is_none() {
             break;

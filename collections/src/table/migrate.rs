@@ -83,6 +83,7 @@ impl<T: Row> Table<T> {
         if *object.class()? != *T::TABLE.class || *object.key()? != *T::TABLE.key {
             return Err(self.of_other_declarations(object)?);
         }
+        tx.define::<T>()?;
         let (known, maps) = (object.declared().to_vec()?, object.indexes().references()?);
         let (mut declared, mut indexes, mut has_new) = (Vec::new(), Vec::new(), false);
         for index in T::TABLE.indexes {

@@ -177,6 +177,8 @@ impl<T: Row> Table<T> {
 
     /// Makes an empty one.
     pub fn create(tx: &Tx<'_>) -> Result<Table<T>, Error> {
+        // Tools go by the catalogue, also before the first row.
+        tx.define::<T>()?;
         let rows = Draft::leaf(Self::KIND).make(tx)?;
         let make = |index: &'static IndexDeclaration| Draft::leaf(index.kind()).make(tx);
         let indexes = T::TABLE.indexes.iter().map(make).collect::<Result<Vec<_>, _>>()?;

@@ -21,7 +21,7 @@ use super::{Cursor, TableObject, being_built, insert_sorted, must_be_free, taken
 use crate::key::untyped::{put_datum, put_fields, tuple};
 use crate::key::{Form, check, to_datum};
 use crate::map::items::{Item, Kind};
-use crate::map::node::{MapNode, look_up};
+use crate::map::node::{MapNode, Node, look_up};
 use crate::map::walk::Walk;
 use crate::map::{RawValue, change, with_prefix};
 
@@ -183,7 +183,7 @@ impl UntypedTable {
         match index.building {
             None => {
                 let (low, high) = (Bound::Unbounded, Bound::Unbounded);
-                Ok(Entries { map: index.map, kind: index.kind, low, high })
+                Ok(Entries { map: index.map, kind: index.kind, low, high, is_backwards: false })
             }
             Some(rows) => Err(being_built(&self.class, &index.words, rows)),
         }
@@ -358,6 +358,7 @@ pub struct Entries {
     kind: Kind,
     low: Bound<Vec<u8>>,
     high: Bound<Vec<u8>>,
+    is_backwards: bool,
 }
 
 /// Some entries of a map, each with its key, and the place where the others begin.
@@ -379,7 +380,8 @@ impl Entries {
         let kind = Kind::of(&shape).ok_or_else(|| {
             Error::Corrupt(format!("the map {} has keys that this version does not know", map.oref()))
         })?;
-        Ok(Entries { map, kind, low: Bound::Unbounded, high: Bound::Unbounded })
+        let (low, high) = (Bound::Unbounded, Bound::Unbounded);
+        Ok(Entries { map, kind, low, high, is_backwards: false })
     }
 
     /// Those whose first parts have these values, in the order of the fields; all parts of a key, or some. Of
@@ -447,6 +449,23 @@ impl Entries {
         Ok(self)
     }
 
+    /// The one with a key, if it is there.
+    ///
+    /// # Errors
+    /// A sentence that says what is wanted.
+    pub fn at(mut self, key: &Datum) -> Result<Entries, String> {
+        let (mut shape, mut bytes) = (self.kind.shape.as_bytes(), Vec::new());
+        put_datum(&mut shape, key, Form::Last, &mut bytes)?;
+        (self.low, self.high) = (Bound::Included(bytes.clone()), Bound::Included(bytes));
+        Ok(self)
+    }
+
+    /// The same, the last one first.
+    #[must_use]
+    pub fn backwards(self) -> Entries {
+        Entries { is_backwards: true, ..self }
+    }
+
     /// The types of the keys, and of values that stand in the map.
     pub fn types(&self) -> String {
         self.kind.shape.to_string()
@@ -474,16 +493,19 @@ impl Entries {
     /// Those of [`Tx::get`]; `Corrupt` if a key is none.
     pub fn page(&self, tx: &Tx<'_>, after: Option<&Cursor>, entries_max: usize) -> Result<EntryPage, Error> {
         let mut walk = Walk::new(tx, self.map, &self.kind, self.low.clone(), self.high.clone());
-        if let Some(after) = after {
-            walk.begin_behind(&after.0);
+        match after {
+            Some(after) if self.is_backwards => walk.end_before(&after.0),
+            Some(after) => walk.begin_behind(&after.0),
+            None => {}
         }
         let (mut entries, mut last) = (Vec::new(), None);
         while entries.len() < entries_max {
-            let found = walk.next(|key, leaf, i| {
+            let read = |key: &[u8], leaf: &Node<'_>, i: usize| {
                 let value = to_datum(self.kind.keys(), key).ok_or_else(|| leaf.damaged())?;
                 last = Some(Cursor(key.to_vec()));
                 Ok((value, leaf.item(i, &self.kind)?.into()))
-            })?;
+            };
+            let found = if self.is_backwards { walk.next_back(read)? } else { walk.next(read)? };
             let Some(entry) = found else { return Ok(EntryPage { entries, next: None }) };
             entries.push(entry);
         }

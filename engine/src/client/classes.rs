@@ -287,6 +287,11 @@ impl Client {
         })
     }
 
+    /// Has the catalogue read again before it is asked for next: classes may have come since.
+    pub fn look_at_classes_again(&mut self) {
+        self.classes.read_again();
+    }
+
     /// The layouts of all classes, once the catalogue is read.
     pub fn all_classes(&mut self) -> Option<Result<Catalogue, Error>> {
         if let Err(e) = self.availability()? {

@@ -96,6 +96,11 @@ impl<'a> Cut<'a> {
         open.try_fold(false, |is_held_up, tx| Ok(is_held_up || tx.is_held_up()?))
     }
 
+    /// Says whether an error of the body counts in current states alone.
+    pub(super) fn is_to_be_current(&self) -> bool {
+        self.transactions.iter().filter_map(OnceCell::get).any(Tx::is_to_be_current)
+    }
+
     pub(super) fn has_written(&self) -> bool {
         self.transactions.iter().filter_map(OnceCell::get).any(Tx::has_written)
     }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tercel_wire::far::Far;
-use tercel_wire::id::{SpaceId, Stamp};
+use tercel_wire::id::{Oref, SpaceId, Stamp};
 use tercel_wire::token::Token;
 use tercel_wire::vector::{Seen, VECTOR_MAX, Vector};
 
@@ -32,7 +32,7 @@ use crate::limits;
 use crate::mutant::{Rule, dropped};
 use crate::object::{Obj, Object};
 use crate::time::Now;
-use crate::txn::{self, Freshness, HeldUp, Isolation, Options, Port, SettledFrom, Step, TaskPort, Tx};
+use crate::txn::{self, Freshness, HeldUp, Isolation, Met, Options, Port, SettledFrom, Step, TaskPort, Tx};
 use commit::Committing;
 
 pub use cut::Cut;
@@ -473,7 +473,7 @@ impl<'s> Session<'s> {
             };
             let Some(us) = run.pause_us(self) else { return Err(conflict) };
             if run.is_to_settle {
-                self.await_settled(&run.seen, &run.within(self));
+                self.await_settled(&run.seen, run.over, &run.within(self));
             }
             if let Some((_, way)) = self.spaces.first() {
                 way.port().back_off(us);
@@ -499,14 +499,28 @@ impl<'s> Session<'s> {
         if end.is_err() && port.has_missed() && !is_late { None } else { Some(end) }
     }
 
-    /// Waits for a bounded time until no part of a transaction up to some states is unsettled: one may have
-    /// been in the way, and nothing gets past it before. Why that fails is for the next attempt to find.
-    fn await_settled(&self, states: &[(usize, Token)], within: &Within<'_>) {
+    /// Waits for a bounded time for the end of the parts of transactions up to some states that write the
+    /// object over which a commit was refused: nothing gets past these before. For others, which may have
+    /// read it, the wait is short. Why that fails is for the next attempt to find.
+    fn await_settled(&self, states: &[(usize, Token)], over: Option<Oref>, within: &Within<'_>) {
         for (at, state) in states {
             let port = self.port(*at);
-            let bound = port.now().plus_us(limits::RUN_SAME_US);
-            let until = within.until(port).map_or(bound, |until| until.min(bound));
-            _ = txn::settled_from(port, Some(until), (state.stamp, false), *state);
+            let until = |us| {
+                let bound = port.now().plus_us(us);
+                within.until(port).map_or(bound, |until| until.min(bound))
+            };
+            let named = txn::settled_from(port, Some(until(OWN_US)), (state.stamp, true), *state);
+            let Ok((_, Some(held))) = named else { continue };
+            match over.and_then(|over| held.met(&[over])) {
+                None => _ = txn::settled_from(port, Some(until(OWN_US)), (held.upto, false), *state),
+                Some(Met::All(upto)) => {
+                    _ = txn::settled_from(port, Some(until(limits::RUN_SAME_US)), (upto, false), *state);
+                }
+                Some(Met::These(prepares)) => {
+                    let end = until(limits::RUN_SAME_US);
+                    prepares.iter().for_each(|of| _ = txn::one_settled_from(port, end, *of));
+                }
+            }
         }
     }
 }
@@ -527,6 +541,8 @@ struct Attempts {
     same_since: Now,
     /// A part of another transaction may be in the way, and nothing gets past it before it is settled.
     is_to_settle: bool,
+    /// The object over which the last commit was refused.
+    over: Option<Oref>,
 }
 
 /// The end of an attempt.
@@ -551,6 +567,7 @@ impl Attempts {
             retries: 0,
             same_since: session.now(),
             is_to_settle: false,
+            over: None,
         }
     }
 
@@ -621,6 +638,11 @@ impl Attempts {
                 Ok(Some(committing)) => Attempt::Committing(committing, value),
                 Err(e) => Attempt::Lost(self.refused(e)?.into()),
             },
+            Err(_) if self.options.isolation != Isolation::Strict && cut.is_to_be_current() => {
+                self.options.isolation = Isolation::Strict;
+                session.forget_begins();
+                Attempt::Lost(Error::Conflict(None).into())
+            }
             returned if cut.is_of_one_moment(&tokens)? => {
                 tokens.iter().for_each(|(at, token)| session.saw(*at, *token));
                 Attempt::Ended(returned)
@@ -632,6 +654,10 @@ impl Attempts {
     /// A commit was refused: gives the conflict, if it is one.
     fn refused(&mut self, e: Error) -> Result<Error, Error> {
         self.is_to_settle = e.is_retryable();
+        self.over = match &e {
+            Error::Conflict(Some(over)) => Some(over.object),
+            _ => None,
+        };
         if e.is_retryable() { Ok(e) } else { Err(e) }
     }
 

@@ -154,6 +154,11 @@ impl Session<'_> {
         tx
     }
 
+    /// The begins that a task has asked for are not for its next attempt.
+    pub(super) fn forget_begins(&self) {
+        self.tasks.iter().for_each(|kept| kept.begins.borrow_mut().fill(None));
+    }
+
     /// Says whether a task would have waited for something.
     pub(super) fn has_missed(&self) -> bool {
         self.tasks().any(TaskPort::has_missed)
@@ -332,7 +337,7 @@ impl<R, E: From<Error>> Steps<R, E> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Body => {
                 if attempts.is_to_settle {
-                    session.await_settled(&attempts.seen, &attempts.within(session));
+                    session.await_settled(&attempts.seen, attempts.over, &attempts.within(session));
                     let is_over = self.since.is_some_and(|since| now.since_us(since) > limits::RUN_SAME_US);
                     if session.has_missed() && !is_over && !is_late {
                         return Stepped::Missed(State::Body);

@@ -51,6 +51,7 @@ pub use edit::create_stored;
 pub use express::{ExpressAsked, ExpressCall, Expressed};
 pub(crate) use fresh::{Allowed, Echoes};
 pub use fresh::{AsOf, Begin, Begun, Freshness};
+pub(crate) use held::Met;
 pub use held::{HeldUp, SettledFrom};
 pub use home::{Across, Heard, Home, LocalWrite, Located, SentPart, StoredObject, Wanted, WatchId, Watcher};
 pub(crate) use places::Places;
@@ -261,6 +262,8 @@ struct Began {
     /// The parts that are not settled in it. At its end the transaction looks whether it has read what they
     /// write.
     held: RefCell<Vec<Arc<HeldUp>>>,
+    /// Set if an error of its body counts in a state alone that is current.
+    must_be_current: Cell<bool>,
 }
 
 /// Objects that the commit treats otherwise than what is read.
@@ -321,6 +324,7 @@ impl<'c> Tx<'c> {
                 at: token,
                 as_of,
                 held: RefCell::new(held.into_iter().chain(begin.take_also()).collect()),
+                must_be_current: Cell::new(false),
             },
             bytes_max: Cell::new(bytes_max),
             classes: RefCell::default(),
@@ -412,6 +416,23 @@ impl<'c> Tx<'c> {
             if answer.is_some() { Step::Done } else { Step::Wait }
         })?;
         answer.unwrap_or(Err(Error::Conflict(None)))
+    }
+
+    /// Has an error of the body count only in a state that was current while the run went on: in another one
+    /// the body runs again, strictly. Without that, what was acknowledged to another client could be refused
+    /// by a state from before it.
+    pub fn must_be_current(&self) {
+        self.began.must_be_current.set(true);
+    }
+
+    /// Says whether an error of the body counts in a current state alone.
+    pub(crate) fn is_to_be_current(&self) -> bool {
+        self.began.must_be_current.get()
+    }
+
+    /// Defines a class in this space, if it is not there yet, for what is to have objects of it later.
+    pub fn define<T: Typed>(&self) -> Result<(), Error> {
+        self.class_of::<T>().map(drop)
     }
 
     /// The class that `T` is in this space, defined there if it is not yet.
@@ -516,6 +537,7 @@ fn attempts<R, E: From<Error>>(
     mut saw: Option<&mut dyn FnMut(Token)>,
 ) -> Result<R, E> {
     let until = options.until(port);
+    let mut is_current = options.isolation == Isolation::Strict;
     let mut opening = Opening { options, also: also.into_iter().collect(), first: None };
     let (mut attempt, mut retries, mut seen) = (0, 0u32, None);
     let mut same_since = port.now();
@@ -548,6 +570,10 @@ fn attempts<R, E: From<Error>>(
             Err(e) if is_conflict(&e) => e,
             // A body that saw two states may have failed for that alone: the state decides.
             Err(_) if tx.is_doubtful()? => Error::Conflict(None).into(),
+            Err(_) if !is_current && tx.is_to_be_current() => {
+                (is_current, opening.options.isolation) = (true, Isolation::Strict);
+                continue;
+            }
             Err(e) => return Err(e),
         };
         retries += 1;

@@ -41,6 +41,8 @@ pub struct Polled<R> {
     /// The state of the last attempt.
     seen: Option<Stamp>,
     same_since: Now,
+    /// An attempt has begun in a state that was current then: its errors count.
+    is_current: bool,
 }
 
 enum State<R> {
@@ -107,6 +109,7 @@ impl<R> Polled<R> {
             retries: 0,
             seen: None,
             same_since: Now(0),
+            is_current: false,
         }
     }
 
@@ -217,6 +220,7 @@ impl<R> Polled<R> {
         };
         self.is_full = false;
         if self.options.isolation == Isolation::Strict {
+            self.is_current = true;
             // Every later state of the same history has all that was acknowledged before the first begin, but
             // for what unsettled parts hold: an echo names that, and a stale begin hears of none.
             let freshness = match self.options.freshness {
@@ -263,6 +267,11 @@ impl<R> Polled<R> {
             // A body that saw two states may have failed for that alone: the state decides.
             Err(e) => match tx.is_doubtful() {
                 Ok(true) => Err(Some(lost(Error::Conflict(None)))),
+                Ok(false) if !self.is_current && tx.is_to_be_current() => {
+                    drop(tx);
+                    (self.is_current, self.options.isolation) = (true, Isolation::Strict);
+                    self.run_once(port, body, is_conflict)
+                }
                 Ok(false) => Ok(Err(e)),
                 Err(e) if port.has_missed() => self.wait_held(port.now().plus_us(patience_us), e),
                 Err(e) => Ok(Err(e.into())),

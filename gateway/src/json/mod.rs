@@ -7,10 +7,12 @@ mod read;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use tercel::tools::wire::datum::Datum;
+use tercel::tools::wire::datum::{Datum, of_float};
 use tercel::tools::wire::layout::{Layout, Shape, Var, var};
 use tercel::tools::wire::schema::Scalar;
 use tercel::{Any, Far, Oref};
+
+use self::call::to_json;
 
 /// A value of JSON as it is written.
 ///
@@ -127,8 +129,10 @@ fn scalar(s: Scalar, body: &[u8], at: usize) -> Value {
         Scalar::I16 => json!(raw as u16 as i16),
         Scalar::I32 => json!(raw as u32 as i32),
         Scalar::I64 => json!(raw as i64),
-        Scalar::F32 => json!(f32::from_bits(raw as u32)),
-        Scalar::F64 => json!(f64::from_bits(raw)),
+        // In its own digits.
+        Scalar::F32 if f32::from_bits(raw as u32).is_finite() => json!(f32::from_bits(raw as u32)),
+        Scalar::F32 => to_json(of_float(f32::from_bits(raw as u32).into())),
+        Scalar::F64 => to_json(of_float(f64::from_bits(raw))),
         Scalar::Bool => json!(raw != 0),
     }
 }

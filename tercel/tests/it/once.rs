@@ -1,12 +1,15 @@
 //! Keyed transactions: repeated by several clients at once, and given up in the middle.
 
 use std::pin::pin;
+use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
+use futures_executor::block_on;
 use tercel::{Client, Error, Record, Text};
 
+use crate::common::relay::Relay;
 use crate::common::{counter, serve};
 
 #[derive(Record, Debug, PartialEq, Clone)]
@@ -93,4 +96,49 @@ fn key_of_another_request_is_refused_by_name() {
     });
     assert!(matches!(large, Err(Error::Full(_))), "{large:?}");
     assert_eq!(space.run(|tx| Ok(tx.get(of)?.count())), Ok(4));
+}
+
+/// The withdrawal of one under a key, by a client that has not heard of the deposit before it, nor of the
+/// result that is kept: what it has is too old for a refusal.
+#[test]
+fn repetition_is_not_refused_by_an_old_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let relay = Relay::of_sockets(&server);
+    let (near, far) =
+        (Client::connect(&server.addresses()[0]).unwrap(), Client::connect(&relay.address).unwrap());
+    let of = counter(&near, "count");
+    let withdraw = |tx: &tercel::Tx<'_>| {
+        let left = tx.get(of)?.count().checked_sub(1).ok_or_else(|| Error::NotFound("a cent".into()))?;
+        tx.edit(of)?.set_count(left).map(|()| left)
+    };
+    let session = |client: &Client, key: &str| {
+        let spaces = tercel::Spaces::new().with("a", client.clone());
+        spaces.session().run(|cut| {
+            let tx = cut.space("a")?;
+            tercel::once(tx, key, || withdraw(tx))
+        })
+    };
+    type Way<'a> = &'a (dyn Fn(&Client, &str) -> Result<u64, Error> + Sync);
+    let ways: [Way<'_>; 3] = [
+        &|client, key| client.once(key, withdraw),
+        &|client, key| block_on(client.once_async(key, withdraw)),
+        &session,
+    ];
+    for (way, key) in ways.into_iter().zip(["blocks", "task", "session"]) {
+        // All of it is cached here.
+        assert!(matches!(way(&far, "none"), Err(Error::NotFound(_))));
+        let held = relay.hold();
+        near.run(|tx| tx.edit(of)?.set_count(1)).unwrap();
+        assert_eq!(way(&near, key), Ok(0));
+        thread::scope(|s| {
+            let (tell, told) = mpsc::channel();
+            let far = &far;
+            s.spawn(move || tell.send(way(far, key)).unwrap());
+            let early = told.recv_timeout(Duration::from_millis(200));
+            drop(held);
+            assert_eq!(early.ok(), None, "{key}: nobody had said so");
+            assert_eq!(told.recv().unwrap(), Ok(0), "{key}");
+        });
+    }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,21 +47,26 @@ pub struct Relay {
     /// Where clients find it.
     pub address: Address,
     ends: Ends,
+    /// What a server says passes while this can be had.
+    gate: Gate,
 }
+
+type Gate = Arc<Mutex<()>>;
 
 impl Relay {
     /// One for sockets, of TCP or of Unix as the server has them.
     pub fn of_sockets(server: &Server) -> Relay {
-        let ends = Ends::default();
-        let all = ends.clone();
+        let (ends, gate) = (Ends::default(), Gate::default());
+        let (all, at) = (ends.clone(), gate.clone());
         let address = match server.addresses()[0].clone() {
             Address::Unix(target) => {
                 let path = target.with_extension("relay");
                 let listener = UnixListener::bind(&path).unwrap();
                 thread::spawn(move || {
                     let arrivals = listener.incoming();
-                    arrivals
-                        .for_each(|here| copy(&all, here.unwrap(), UnixStream::connect(&target).unwrap()));
+                    arrivals.for_each(|here| {
+                        copy((&all, &at), here.unwrap(), UnixStream::connect(&target).unwrap());
+                    });
                 });
                 Address::Unix(path)
             }
@@ -70,12 +75,14 @@ impl Relay {
                 let address = listener.local_addr().unwrap().to_string();
                 thread::spawn(move || {
                     let arrivals = listener.incoming();
-                    arrivals.for_each(|here| copy(&all, here.unwrap(), TcpStream::connect(&target).unwrap()));
+                    arrivals.for_each(|here| {
+                        copy((&all, &at), here.unwrap(), TcpStream::connect(&target).unwrap());
+                    });
                 });
                 Address::Tcp(address)
             }
         };
-        Relay { address, ends }
+        Relay { address, ends, gate }
     }
 
     /// One for shared memory of a server at a Unix socket.
@@ -95,7 +102,12 @@ impl Relay {
                 thread::spawn(move || forward(from_server, to_client, (client_end, server_end)));
             }
         });
-        Relay { address: Address::Unix(path), ends }
+        Relay { address: Address::Unix(path), ends, gate: Gate::default() }
+    }
+
+    /// Holds what the server says over sockets until this is dropped.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.gate.lock().unwrap()
     }
 
     /// Cuts all connections. New ones are made as before.
@@ -113,12 +125,21 @@ fn note<S: Socket>(ends: &Ends, here: &S, there: &S) {
 }
 
 /// Copies bytes both ways.
-fn copy<S: Socket>(ends: &Ends, here: S, there: S) {
+fn copy<S: Socket>((ends, gate): (&Ends, &Gate), here: S, there: S) {
     note(ends, &here, &there);
     let (mut from, mut to) = (here.twin(), there.twin());
     thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
-    let (mut from, mut to) = (there, here);
-    thread::spawn(move || _ = std::io::copy(&mut from, &mut to));
+    let (mut from, mut to, gate) = (there, here, gate.clone());
+    thread::spawn(move || {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(n @ 1..) = from.read(&mut bytes) {
+            drop(gate.lock().unwrap());
+            if to.write_all(&bytes[..n]).is_err() {
+                break;
+            }
+        }
+        to.end();
+    });
 }
 
 /// Takes the channel of a client.
