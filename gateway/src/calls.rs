@@ -67,8 +67,10 @@ impl Gate {
         match ended {
             Ok(reply) => Ok(self.told(&ready, reply)?),
             // Nothing of an answer is in doubt: the same again has one effect.
-            Err(Error::Unknown { what, .. }) if !ready.key.is_empty() => {
-                Err(Error::Unavailable(format!("no answer came in time: {what}")).into())
+            Err(Error::Unknown { .. }) if !ready.key.is_empty() => {
+                let next = "send the same again under this key: it has one effect. If no answer comes at all, `tercel stat` tells \
+                            what the servers wait for, such as a transaction that another space has not settled";
+                Ok(refused(StatusCode::SERVICE_UNAVAILABLE, "no answer came in time", next))
             }
             Err(Error::Invalid(text)) if text == OTHER_REQUEST => {
                 let next = "send what it stood for; a root that leads to another object since is another request, too: look \
@@ -100,7 +102,8 @@ impl Gate {
         let takes = arguments(of, Some(text).filter(|text| !text.trim().is_empty()))?;
         // Such a key is the server's, which keeps the answer with the effect.
         let is_kept_there = of.mode == Mode::Once || target.object.is_some() && !of.reads;
-        let key = asked.key()?.filter(|_| is_kept_there).unwrap_or_default().into();
+        let key =
+            asked.key()?.filter(|_| is_kept_there).map(|key| self.own_key(key)).unwrap_or_default().into();
         let object = target.object.unwrap_or(Oref::NULL);
         Ok(Ready { interface: interface.clone(), method, object, key, takes })
     }
@@ -135,7 +138,7 @@ impl Gate {
         let transaction = self.client.transaction().isolation(Isolation::Strict).timeout(PATIENCE);
         let found = transaction.run(|tx| {
             for (interface, number, takes) in &candidates {
-                let returned = returned_under(tx, key.as_bytes(), (interface, *number), takes)?;
+                let returned = returned_under(tx, self.own_key(key).as_bytes(), (interface, *number), takes)?;
                 if let Some((object, reply)) = returned
                     && named.is_none_or(|named| named == object)
                 {

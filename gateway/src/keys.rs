@@ -25,7 +25,7 @@ use tercel::tools::wire::record::SPILL_BYTES;
 use tercel::{Error, Isolation, Obj, Object, Ref, Text, Transaction, Tx};
 
 use crate::answer::{self, Answer, Content, refused, with};
-use crate::asked::Asked;
+use crate::asked::{Asked, KEY_BYTES_MAX};
 use crate::calls::Ready;
 use crate::claims::KEYS_MAX;
 use crate::gate::{Gate, PATIENCE};
@@ -95,11 +95,22 @@ enum Claim {
 }
 
 impl Gate {
+    /// A caller's key, as it is kept: each caller has keys of its own. A gateway without callers keeps keys as
+    /// they are, as a client of the space does.
+    pub fn own_key(&self, key: &str) -> String {
+        let Some(caller) = &self.caller else { return key.to_string() };
+        // No key has a space.
+        let own = format!("{caller} {key}");
+        match own.len() {
+            ..=KEY_BYTES_MAX => own,
+            _ => Sha256::digest(own).iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+
     /// Calls at most once under a key.
     pub fn call_once(&self, key: &str, asked: &Asked, ready: Result<Ready, Wrong>) -> Result<Answer, Wrong> {
         let digest = digest(asked);
-        // Each caller has keys of its own. No key has a space.
-        let key = &self.caller.as_ref().map_or_else(|| key.to_string(), |caller| format!("{caller} {key}"));
+        let key = &self.own_key(key);
         let mut ready = match ready {
             Ok(ready) => ready,
             // What was called may be gone since, and its answer is still that.

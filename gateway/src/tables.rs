@@ -60,7 +60,7 @@ impl Page {
         let after = asked.parameter("after").map(|text| {
             let of_query = text.strip_prefix(&query).and_then(|rest| rest.strip_prefix('-'));
             of_query.and_then(|cursor| cursor.parse().ok()).ok_or_else(|| {
-                let next = "give the `next` of a page of the same query, with all its other parameters";
+                let next = "give the `next` of a page of the same query";
                 Wrong::invalid(format!("after={}", cut(&text)), next.into())
             })
         });
@@ -76,9 +76,10 @@ impl Page {
     }
 }
 
-/// Some digits that stand for what a query asks for, and whereof, but for the place and length of a page.
+/// Some digits that stand for what a query goes by: all of it but bounds, the place and length of a page, and
+/// its freshness.
 fn mark_of(asked: &Asked) -> String {
-    const OF_PAGE: [&str; 4] = ["limit", "after", "fresh", "at_least"];
+    const OF_PAGE: [&str; 6] = ["limit", "after", "from", "to", "fresh", "at_least"];
     let mut wanted: Vec<_> = asked.parameters().filter(|(name, _)| !OF_PAGE.contains(&&**name)).collect();
     wanted.sort_unstable();
     let digest = Sha256::digest(json!([asked.path, wanted]).to_string());

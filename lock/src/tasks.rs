@@ -5,10 +5,12 @@
 //! here, only `std::task`: pauses and ends are kept by the client's own clock.
 //!
 //! The invariant: a waker for something that is to come is kept under the lock of the state in which it was
-//! found missing, so nothing can come between the look and the wait.
+//! found missing, so nothing can come between the look and the wait. Wakers are taken under that lock, and
+//! woken behind it: a waker may own its task, which is dropped with it and uses the client once more.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -60,10 +62,16 @@ impl Tasks {
         self.count.store(waiting.len(), Ordering::Release);
     }
 
-    /// Wakes the tasks that something may have come for.
+    /// Wakes the tasks that something may have come for. Not under a lock that tasks take.
     pub fn happen(&self) {
-        if self.count.load(Ordering::Acquire) > 0 {
-            self.wake(|waiting| !waiting.is_pause);
+        self.take_happened().wake();
+    }
+
+    /// Takes the tasks that something may have come for, which are to be woken.
+    pub fn take_happened(&self) -> Wakes {
+        match self.count.load(Ordering::Acquire) {
+            0 => Wakes::default(),
+            _ => self.take(|waiting| !waiting.is_pause),
         }
     }
 
@@ -72,18 +80,39 @@ impl Tasks {
         if self.count.load(Ordering::Acquire) == 0 {
             return Duration::MAX;
         }
-        self.wake(|waiting| waiting.due_us <= now_us);
+        self.take(|waiting| waiting.due_us <= now_us).wake();
         let next = unpoison(self.waiting.lock()).iter().map(|waiting| waiting.due_us).min();
         next.map_or(Duration::MAX, |due_us| Duration::from_micros(due_us.saturating_sub(now_us)))
     }
 
-    fn wake(&self, is_to_be_woken: impl Fn(&Waiting) -> bool) {
+    fn take(&self, is_to_be_woken: impl Fn(&Waiting) -> bool) -> Wakes {
         let mut waiting = unpoison(self.waiting.lock());
-        let woken: Vec<Waiting> = waiting.extract_if(.., |waiting| is_to_be_woken(waiting)).collect();
+        let taken = waiting.extract_if(.., |waiting| is_to_be_woken(waiting)).collect();
         self.count.store(waiting.len(), Ordering::Release);
-        drop(waiting);
-        woken.into_iter().for_each(|waiting| waiting.waker.wake());
+        Wakes(taken)
     }
+}
+
+/// Tasks that are to be woken.
+#[must_use = "a task that is not woken waits for ever"]
+#[derive(Default)]
+pub struct Wakes(Vec<Waiting>);
+
+impl Wakes {
+    /// Says whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Wakes them.
+    pub fn wake(self) {
+        self.0.into_iter().for_each(|waiting| wake(waiting.waker));
+    }
+}
+
+/// Wakes a task. A waker that panics has told so, and ends none of the threads that wake.
+fn wake(waker: Waker) {
+    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
 
 /// The queues of runs that others were in the way of: by object, the longest waiting first. Runs that lose
@@ -104,6 +133,7 @@ pub struct Turn<'a, K: Copy + Eq + Hash> {
     turns: &'a Turns<K>,
     object: K,
     ticket: Arc<Ticket>,
+    place: usize,
 }
 
 impl<K> Default for Turns<K> {
@@ -120,7 +150,7 @@ impl<K: Copy + Eq + Hash> Turns<K> {
         let queue = queues.entry(object).or_default();
         queue.push_back(ticket.clone());
         ticket.is_first.store(queue.len() == 1, Ordering::Release);
-        Turn { turns: self, object, ticket }
+        Turn { turns: self, object, ticket, place: queue.len() }
     }
 }
 
@@ -128,6 +158,11 @@ impl<K: Copy + Eq + Hash> Turn<'_, K> {
     /// The object that the queue is of.
     pub fn object(&self) -> K {
         self.object
+    }
+
+    /// The place in the queue when it was entered, from 1 on.
+    pub fn place(&self) -> usize {
+        self.place
     }
 
     /// Says whether it is this run's turn; else has the task woken when it is.
@@ -151,7 +186,7 @@ impl<K: Copy + Eq + Hash> Drop for Turn<'_, K> {
         let Some(next) = next else { return };
         next.is_first.store(true, Ordering::Release);
         let waker = unpoison(next.waker.lock()).take();
-        waker.into_iter().for_each(Waker::wake);
+        waker.into_iter().for_each(wake);
     }
 }
 
@@ -191,6 +226,24 @@ mod tests {
         assert_eq!(tasks.wake_due(300), Duration::from_micros(100));
         assert_eq!(tasks.wake_due(400), Duration::MAX);
         assert_eq!((one.0.load(Ordering::SeqCst), other.0.load(Ordering::SeqCst)), (2, 1));
+    }
+
+    /// A waker that panics, as one of a careless executor.
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker's own fault");
+        }
+    }
+
+    #[test]
+    fn waker_that_panics_keeps_no_other_from_waking() {
+        let (tasks, [(woken, waker)]) = (Tasks::default(), wakers());
+        tasks.wait(&Waker::from(Arc::new(Panics)), 100);
+        tasks.wait(&waker, 100);
+        tasks.happen();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     }
 
     #[test]

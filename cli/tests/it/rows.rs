@@ -279,3 +279,99 @@ fn tools_keep_an_index_being_built() {
     });
     assert_eq!((check(), rows(&space)), (vec![], 200));
 }
+
+/// A row of one text, which CSV may write as an empty line.
+#[derive(Object)]
+#[table(key = word)]
+struct Word {
+    word: Text,
+}
+
+#[derive(Object)]
+#[table(key = id)]
+struct Note {
+    id: u64,
+    text: Option<Text>,
+}
+
+#[test]
+fn dumped_rows_come_back_whatever_is_in_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| dir.path().join(name).display().to_string());
+    let words = ["", " ", "  x ", "a\"b", "\u{feff}c", "d\r", "null"];
+    let texts = [None, Some(""), Some("null"), Some("a,b")];
+    for space in [&one, &other] {
+        with(space, |client| {
+            client.run(|tx| {
+                let (all, notes) = (Table::<Word>::root(tx, "words")?, Table::<Note>::root(tx, "notes")?);
+                if *space == one {
+                    words
+                        .iter()
+                        .try_for_each(|word| all.insert(tx, &Word { word: (*word).into() }).map(drop))?;
+                    let notes_of = texts.iter().zip(0..);
+                    notes_of.into_iter().try_for_each(|(text, id)| {
+                        notes.insert(tx, &Note { id, text: text.map(Text::from) }).map(drop)
+                    })?;
+                }
+                Ok(())
+            })
+        })
+        .unwrap();
+    }
+    for root in ["words", "notes"] {
+        for format in ["csv", "jsonl"] {
+            let dumped = out(&tercel(&["dump", root, "--format", format, "--data", &one]));
+            let file = dir.path().join(format!("{root}.{format}")).display().to_string();
+            std::fs::write(&file, &dumped).unwrap();
+            let loaded = tercel(&["load", root, &file, "--data", &other]);
+            assert_eq!(
+                out(&tercel(&["dump", root, "--format", format, "--data", &other])),
+                dumped,
+                "{loaded:?}"
+            );
+            with(&other, |client| {
+                client.run(|tx| {
+                    let (all, notes) = (Table::<Word>::root(tx, "words")?, Table::<Note>::root(tx, "notes")?);
+                    words.iter().try_for_each(|word| all.remove(tx, word).map(drop))?;
+                    (0..texts.len() as u64).try_for_each(|id| notes.remove(tx, id).map(drop))
+                })
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn stray_quote_is_a_part_of_its_cell() {
+    let (dir, space) = seats();
+    let file = dir.path().join("seats.csv").display().to_string();
+    let rows_of = (2..20_002).map(|n| format!("{n},1,,c{n},1,,[],true"));
+    let first = "1,1,,5\" pipe,1,,[],true".to_owned();
+    let all: Vec<String> =
+        ["id,event,price,code,weight,mark,tags,sold".to_owned(), first].into_iter().chain(rows_of).collect();
+    std::fs::write(&file, all.join("\n")).unwrap();
+    let told = out(&tercel(&["load", "seats", &file, "--data", &space]));
+    assert!(told.contains("left out 0"), "{told}");
+    assert_eq!(rows(&space), 20_002);
+    for (first, words) in [
+        ("id,event", "does not name `price`"),
+        ("id,id,event,price,code,weight,mark,tags,sold", "`id` twice"),
+    ] {
+        std::fs::write(&file, first).unwrap();
+        let refused = tercel(&["load", "seats", &file, "--data", &space]);
+        assert!(err(&refused).contains(words) && refused.status.code() == Some(2), "{refused:?}");
+    }
+    // Of a file that has no row at all the command says no; so it does of a key that is taken, if asked to be strict.
+    std::fs::write(&file, "id,event,price,code,weight,mark,tags,sold\nx,1,,z,1,,[],true").unwrap();
+    assert_eq!(tercel(&["load", "seats", &file, "--data", &space]).status.code(), Some(1));
+    std::fs::write(
+        &file,
+        "id,event,price,code,weight,mark,tags,sold\n30000,1,,z,1,,[],true\n7,1,,y,1,,[],true",
+    )
+    .unwrap();
+    let refused = err(&tercel(&["load", "seats", &file, "--strict", "--data", &space]));
+    assert!(
+        refused.contains("line 3: another Seat has the id 7") && refused.contains("before line 2"),
+        "{refused}"
+    );
+}

@@ -248,7 +248,8 @@ impl Leader {
             let known = view.filter(|view| !is_overtaken(view));
             if known.is_some_and(|view| work.replica.views.contradict(view, prepared)) {
                 let text = format!(
-                    "the part of transaction {of} that was prepared at {prepared} is not in the history that space {:x} has now:                      its operator looks at what was lost, and then the deciding space forgets this one (`tercel forget`)",
+                    "the part of transaction {of} that was prepared at {prepared} is not in the history that space {:x} has now: its \
+                     operator looks at what was lost, and then the deciding space forgets this one (`tercel forget`)",
                     work.space.0
                 );
                 return asked.into_iter().for_each(|asked| work.refuse(asked, Refusal::OtherHistory, &*text));

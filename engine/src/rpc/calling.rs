@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::task::Waker;
 
 use tercel_wire::interface::{Interface, InterfaceSchema, Method, Mode};
 use tercel_wire::message::{CALL_KEY_BYTES_MAX, Limit, Refusal, Response, ResponseEnd};
@@ -266,6 +267,14 @@ pub(super) fn give_up(port: &dyn Port, name: CallName, e: &Error) -> Error {
         (_, Error::Timeout) => Error::unknown_call("no answer came in time"),
         (_, e) => Error::unknown_call(e.to_string()),
     }
+}
+
+/// [`give_up`] for what is dropped: nobody is waited for, whatever thread drops it.
+pub(super) fn give_up_dropped(port: &dyn Port, name: CallName) {
+    match port.for_task(Waker::noop()) {
+        Some(task) => give_up(&*task, name, &Error::Timeout),
+        None => give_up(port, name, &Error::Timeout),
+    };
 }
 
 /// The end of a method or procedure that ran to its end.

@@ -10,7 +10,7 @@ use tercel_wire::message::ResponseEnd;
 use tercel_wire::record::Encoder;
 
 use super::Called;
-use super::calling::{Answer, Gathered, Reads, give_up, read_answer};
+use super::calling::{Answer, Gathered, Reads, give_up, give_up_dropped, read_answer};
 use super::service::ServiceHandle;
 use super::services::ServiceInterface;
 use crate::error::Error;
@@ -194,7 +194,7 @@ impl<R, E> Future for Pending<'_, R, E> {
 impl<R, E> Drop for Sent<'_, R, E> {
     fn drop(&mut self) {
         if let Some(UnderWay { name, .. }) = self.under_way.take() {
-            give_up(self.gathered.port, name, &Error::Timeout);
+            give_up_dropped(self.gathered.port, name);
         }
     }
 }

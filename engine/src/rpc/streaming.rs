@@ -15,7 +15,7 @@ use tercel_wire::message::Response;
 
 use super::Called;
 use super::awaiting::awaited;
-use super::calling::{Reads, give_up, read_answer, unreadable};
+use super::calling::{Reads, give_up, give_up_dropped, read_answer, unreadable};
 use super::items::{put_item, put_numbered, read_item, read_numbered};
 use crate::error::Error;
 use crate::object::Field;
@@ -267,6 +267,6 @@ impl<T, F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin> futures_core::Str
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         // Of a call that has ended the machine knows nothing any more.
-        give_up(self.port, CallName::Slot(self.id), &Error::Timeout);
+        give_up_dropped(self.port, CallName::Slot(self.id));
     }
 }

@@ -240,7 +240,10 @@ impl<R, E: From<Error>> Run<'_, '_, R, E> {
 impl<R, E> Drop for Run<'_, '_, R, E> {
     fn drop(&mut self) {
         if let State::Committing(committing, _) = &mut self.steps.state {
-            committing.give_up(self.session);
+            match self.session.on_task(Waker::noop(), &self.kept) {
+                Ok(session) => committing.give_up(&session),
+                Err(_) => committing.give_up(self.session),
+            }
         }
     }
 }

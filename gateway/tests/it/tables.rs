@@ -92,12 +92,23 @@ fn rows_are_found_by_an_index() {
         ("event=many", "event: a key of u32 is wanted"),
         ("limit=0", "limit=0"),
         ("after=x", "after=x"),
+        ("order=down", "order=down"),
+        ("code=%ff", "no UTF-8"),
         ("id=1&from=2", "no field behind these"),
     ] {
         let got = world.get(&format!("/v1/tables/seats?{query}"));
         let body = got.json();
         assert_eq!(got.status, 400, "{query}: {got:?}");
         assert!(body["error"].as_str().unwrap().contains(words), "{query}: {body}");
+    }
+    assert_eq!(ids(&get("event=2&limit=3&order=desc")), [247, 242, 237]);
+    // A cursor is of one query, whatever its page and bounds.
+    let cursor = |query: &str| get(query)["next"].as_str().unwrap().to_owned();
+    let by_event = cursor("event=2&limit=3&order=desc");
+    assert_eq!(ids(&get(&format!("event=2&limit=2&order=desc&after={by_event}"))), [232, 227]);
+    for other in ["event=2", "event=3&order=desc", "by=code&order=desc", "order=desc"] {
+        let got = world.get(&format!("/v1/tables/seats?{other}&after={by_event}"));
+        assert_eq!(got.status, 400, "{other}: {got:?}");
     }
     assert_eq!(world.get("/v1/tables/purse").status, 400);
     assert_eq!(world.get("/v1/tables/nothing").status, 404);
@@ -160,10 +171,50 @@ fn map_shows_keys_as_values() {
     assert_eq!(purses["entries"], json!([{ "key": "Ann", "ref": purse }]));
     assert_eq!(world.get("/v1/maps/members").json()["entries"], json!([{ "key": 7 }]));
     assert_eq!(world.get("/v1/maps/members?from=seven").status, 400);
+    assert_eq!(
+        world.get("/v1/maps/counts?order=desc&limit=1").json()["entries"],
+        json!([{ "key": ["b", 0], "value": "" }])
+    );
+    let one = world.get("/v1/maps/counts?key=%5B%22a%22,-2%5D").json();
+    assert_eq!(one["entries"], json!([{ "key": ["a", -2], "value": "value -2" }]));
+    assert_eq!(world.get("/v1/maps/counts?key=%5B%22a%22,9%5D").json()["entries"], json!([]));
+    let unknown = world.get("/v1/maps/counts?kay=1");
+    assert!(unknown.status == 400 && unknown.json()["error"].as_str().unwrap().contains("`kay`"));
     assert_eq!(world.get("/v1/maps/purse").status, 400);
     let paths = &world.get("/openapi.json").json()["paths"];
     for (path, list) in [("/v1/tables/{table}", "rows"), ("/v1/maps/{map}", "entries")] {
         let answer = &paths[path]["get"]["responses"]["200"]["content"]["application/json"]["schema"];
         assert_eq!(answer["properties"][list]["type"], "array", "{path}");
     }
+}
+
+/// The fields of this table are named as parameters are.
+#[derive(Object)]
+#[table(key = id, index(from), index(limit))]
+struct Letter {
+    id: u64,
+    from: Text,
+    limit: f64,
+}
+
+/// A gateway that was there before the class was, and before the table had rows.
+#[test]
+fn classes_that_come_later_are_known() {
+    let world = world();
+    assert_eq!(world.get("/v1/tables/seats?id=1").status, 200);
+    let letters = Client::connect(&world.server.addresses()[0]).unwrap();
+    letters.run(|tx| Table::<Letter>::root(tx, "letters").map(drop)).unwrap();
+    let get = |query: &str| world.get(&format!("/v1/tables/letters?fresh=strict&{query}")).json();
+    assert_eq!(get("")["rows"], json!([]), "{}", get(""));
+    let letter = |id, from: &str, limit| Letter { id, from: from.into(), limit };
+    let two = [letter(1, "Ann", f64::INFINITY), letter(2, "Bob", 0.5)];
+    letters
+        .run(|tx| {
+            Table::<Letter>::root(tx, "letters")?
+                .insert_all(tx, two.iter().map(|of| letter(of.id, &of.from.0, of.limit)))
+        })
+        .unwrap();
+    assert_eq!(ids(&get("field.from=Ann")), [1]);
+    assert_eq!(ids(&get("field.limit=0.5")), [2]);
+    assert_eq!(get("id=1")["rows"][0]["fields"]["limit"], "inf");
 }

@@ -22,8 +22,8 @@ use crate::address::{AddressError, Addresses};
 const READY_MAX: u32 = 64;
 /// Times that a run loses before it waits for its turn.
 const LOSSES_ALONE_MAX: u32 = 2;
-/// The longest wait for a turn, in microseconds: a task that has it may not be polled.
-const TURN_US: u64 = 20_000;
+/// The longest wait for each of those before, in microseconds: a task that has its turn may not be polled.
+const TURN_US: u64 = 200_000;
 /// Searches that are remembered. One that is forgotten is made again.
 const SEARCHES_MAX: usize = 4_096;
 
@@ -295,7 +295,9 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
         if times >= LOSSES_ALONE_MAX && !is_in_line {
             // One place at a time: nobody waits in a circle.
             self.turn = None;
-            self.turn = Some((self.shared.turns.enter(over), self.shared.now().plus_us(TURN_US)));
+            let turn = self.shared.turns.enter(over);
+            let until = self.shared.now().plus_us(TURN_US * turn.place() as u64);
+            self.turn = Some((turn, until));
         }
     }
 }
@@ -303,7 +305,8 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
 impl<R, B, C> Drop for Running<'_, R, B, C> {
     fn drop(&mut self) {
         if !self.shared.is_forked() {
-            self.run.give_up(self.shared);
+            // Nobody is waited for, whatever thread drops it.
+            self.run.give_up(&OfTask::new(self.shared, Waker::noop()));
         }
     }
 }

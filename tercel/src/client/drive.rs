@@ -13,7 +13,7 @@
 //! look, nothing may have been received because no thread read.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -272,16 +272,20 @@ impl Shared {
         if machine.outgoing().is_empty() {
             return;
         }
-        let conn = RefCell::new(None);
+        let (conn, has_room) = (RefCell::new(None), Cell::new(false));
         let take = |machine: &mut MutexGuard<'a, Linked>, (bytes, _): &mut Outbox| {
             std::mem::swap(machine.outgoing(), bytes);
             if bytes.len() > UNSENT_BYTES_MAX {
                 // A commit may wait for this.
-                self.happen(machine);
+                self.threads.happen(machine);
+                has_room.set(true);
             }
             conn.replace(machine.conn.clone());
         };
         let send = |(bytes, spare): &mut Outbox| {
+            if has_room.take() {
+                self.tasks.happen();
+            }
             let conn = conn.take();
             let sent = conn.map(|conn| self.send(&conn, bytes, reader.as_deref_mut()).map_err(|e| (conn, e)));
             spare.empty(bytes, SENDER_BYTES_MAX);
@@ -414,7 +418,7 @@ impl Shared {
                 return;
             }
             machine.handle(self.now(), Input::Time);
-            self.happen(&machine);
+            let machine = self.happen(machine);
             machine.wants_close().then(|| machine.why_unavailable())
         };
         if let Some(why) = why {
@@ -431,8 +435,7 @@ impl Shared {
         machine.conn = None;
         self.generation.fetch_add(1, Ordering::Release);
         machine.handle(self.now(), Input::Disconnected(why));
-        self.happen(&machine);
-        drop(machine);
+        drop(self.happen(machine));
         conn.cut();
         self.rouse();
     }
@@ -466,23 +469,39 @@ impl Shared {
         is_time
     }
 
-    /// Something that a thread may wait for has happened.
-    pub(super) fn happen(&self, machine: &MutexGuard<'_, Linked>) {
-        self.threads.happen(machine);
-        self.tasks.happen();
+    /// Something that a thread or task may wait for has happened. Tasks are woken without the lock, which is
+    /// then taken once more: other threads may have used the machine meanwhile.
+    pub(super) fn happen<'a>(&'a self, machine: MutexGuard<'a, Linked>) -> MutexGuard<'a, Linked> {
+        self.threads.happen(&machine);
+        let wakes = self.tasks.take_happened();
+        if wakes.is_empty() {
+            return machine;
+        }
+        drop(machine);
+        wakes.wake();
+        self.machine()
     }
 
     /// A task waits for something that was asked for, until this moment: the resident thread reads for it.
     pub(super) fn await_task(&self, waker: &Waker, due: Now) {
         self.tasks.wait(waker, due.0);
-        self.rouse();
+        self.rouse_before(due);
     }
 
     /// A task pauses until this moment.
     pub(super) fn pause_task(&self, waker: &Waker, due: Now) {
         self.tasks.pause(waker, due.0);
+        self.rouse_before(due);
+    }
+
+    /// Has the resident thread awake at this moment: it keeps the time for tasks.
+    fn rouse_before(&self, due: Now) {
         self.rouse();
-        // Either the resident thread sees the pause before it sleeps, or it is seen to sleep.
+        // No sleep of its is longer, so it looks before.
+        if due.0.saturating_sub(self.now().0) >= u64::from(micros(SLEEP_MAX)) {
+            return;
+        }
+        // Either it sees the task before it sleeps, or it is seen to sleep.
         fence(Ordering::SeqCst);
         if self.threads.must_wake()
             && let Some(conn) = self.conn()
@@ -524,7 +543,7 @@ impl Shared {
                 self.looked.store(now.0, Ordering::Relaxed);
                 machine.handle(now, Input::Bytes(&reader.buffer));
                 (reader.is_amid, reader.has_read) = (machine.is_amid_message(), true);
-                self.happen(&machine);
+                let machine = self.happen(machine);
                 let close = machine.wants_close().then(|| machine.why_unavailable());
                 self.flush(machine, Some(reader));
                 if let Some(why) = close {
@@ -649,7 +668,7 @@ impl Shared {
         let is_silent = machine.seems_silent(now);
         if machine.deadline().is_some_and(|d| d <= now) && !is_silent {
             machine.handle(now, Input::Time);
-            self.happen(&machine);
+            machine = self.happen(machine);
         }
         let why = machine.wants_close().then(|| machine.why_unavailable());
         if matches!(machine.availability(), Some(Ok(()))) {
@@ -665,14 +684,14 @@ impl Shared {
             // A thread that has the baton judges for itself.
             self.judge(&conn, &mut baton.reader);
             drop(baton);
-            self.happen(&self.machine());
+            drop(self.happen(self.machine()));
         }
     }
 
     fn reconnect(&self) {
         if !self.machine().wants_connection() {
             // Refused for good: there is nothing to drive.
-            self.happen(&self.machine());
+            drop(self.happen(self.machine()));
             return self.park(SLEEP_MAX);
         }
         // A connection that is made and ended before it is of use counts like one that is not made. Its loss
@@ -697,7 +716,7 @@ impl Shared {
             }
             Err(e) => machine.server_unreachable(e.to_string()),
         }
-        self.happen(&machine);
+        let machine = self.happen(machine);
         self.flush(machine, None);
     }
 
@@ -708,7 +727,7 @@ impl Shared {
             conn.wake();
         }
         self.rouse();
-        self.happen(&self.machine());
+        drop(self.happen(self.machine()));
     }
 }
 

@@ -275,7 +275,7 @@ impl Shared {
         let mut machine = self.machine();
         let Some(lane) = calls.lane.take_if(|_| machine.lacks_slots()) else { return false };
         machine.take_lane_back(lane, false);
-        self.happen(&machine);
+        drop(self.happen(machine));
         true
     }
 

@@ -283,7 +283,8 @@ impl Life {
             let has_goodbye = self.shared.is_linked();
             self.shared.stop();
             // A thread that looks for a server says goodbye to nobody, and ends by itself.
-            if has_goodbye {
+            // Nor does it wait for itself, where the last use of the client is a task that it has woken.
+            if has_goodbye && driver.thread().id() != std::thread::current().id() {
                 let _ = driver.join();
             }
         }

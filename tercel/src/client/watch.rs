@@ -2,12 +2,12 @@
 
 use std::iter::FusedIterator;
 use std::ops::RangeBounds;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tercel_collections::{Key, Map, Prefix};
 use tercel_engine::Error;
-use tercel_engine::txn::{self, Change, Port, Query, Source, TaskPort, Tx};
+use tercel_engine::txn::{self, Change, Query, Source, TaskPort, Tx};
 use tercel_wire::record::{Any, Ref, Target};
 use tercel_wire::token::Token;
 
@@ -257,7 +257,7 @@ impl FusedIterator for Watch {}
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(shared) = self.client.begun() {
-            self.watch.close(shared as &dyn Port);
+            self.watch.close(&OfTask::new(shared, Waker::noop()));
         }
     }
 }

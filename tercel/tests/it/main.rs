@@ -59,4 +59,5 @@ mod streams;
 mod threads;
 mod udp;
 mod versions;
+mod wakers;
 mod watch;
