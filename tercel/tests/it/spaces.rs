@@ -6,9 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tercel::{
-    Address, ClientConfig, Cut, Error, Isolation, Object, Ref, Server, ServerConfig, Session, Spaces, Tx,
+    Address, ClientConfig, Cut, Error, Isolation, Object, Options, Ref, Server, ServerConfig, Session,
+    Spaces, Tx,
 };
 use tercel_testkit::ends::Ends;
+
+use crate::common::relay::Relay;
 
 #[derive(Object)]
 struct Count {
@@ -240,6 +243,67 @@ fn strict_readers_of_a_held_object_starve_not() {
         });
         readers.collect::<Vec<_>>().into_iter().for_each(|reader| reader.join().unwrap());
     });
+}
+
+const PAYERS: u64 = 6;
+const PAYMENTS: u64 = 15;
+
+/// A part that nobody settles holds one object. Transactions over others lose against each other, and wait
+/// for each other alone.
+#[test]
+fn contended_transactions_wait_for_no_other_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let _servers = (serve(dir, "causes"), serve(dir, "effects"));
+    let third = Server::builder(dir.join("third")).listen(socket(dir, "third")).start().unwrap();
+    let relay = Relay::of_sockets(&third);
+    let (spaces, at) = (connect(dir), socket(dir, "effects").to_string());
+    let session = spaces.session();
+    let (cause, effect) = (make(&session, "causes"), make(&session, "effects"));
+    let held = session.space("effects").unwrap().run(|tx| tx.create(&Count { count: 0 })).unwrap();
+    // The third space decides, and nobody hears how: its server is no peer of the others.
+    let address = relay.address.to_string();
+    let parted = Spaces::connect([("a third", address.as_str()), ("effects", at.as_str())]).unwrap();
+    let parted = parted.session();
+    let far = make(&parted, "a third");
+    let mut silence = None;
+    let soon = Options { timeout: Some(Duration::from_millis(500)), ..Options::default() };
+    let unheard = parted.run_with(soon, |cut| {
+        cut.space("a third")?.edit(far)?.set_count(1)?;
+        cut.space("effects")?.edit(held)?.set_count(1)?;
+        silence.get_or_insert_with(|| relay.hold());
+        Ok(())
+    });
+    assert!(unheard.is_err());
+    assert_eq!(
+        spaces.client("effects").unwrap().server_status().unwrap().leading.unwrap().across.prepared,
+        1
+    );
+    let longest = thread::scope(|scope| {
+        let payers = (0..PAYERS).map(|_| {
+            scope.spawn(|| {
+                let spaces = connect(dir);
+                let session = spaces.session();
+                let payments = (0..PAYMENTS).map(|_| {
+                    let begun = Instant::now();
+                    let paid = session.run(|cut| {
+                        let (causes, effects) = (cut.space("causes")?, cut.space("effects")?);
+                        causes.edit(cause)?.set_count(count(causes, cause)? + 1)?;
+                        effects.edit(effect)?.set_count(count(effects, effect)? + 1)
+                    });
+                    paid.unwrap();
+                    begun.elapsed()
+                });
+                payments.max().unwrap()
+            })
+        });
+        let payers: Vec<_> = payers.collect();
+        payers.into_iter().map(|payer| payer.join().unwrap()).max().unwrap()
+    });
+    assert!(longest < Duration::from_secs(8), "{longest:?}");
+    let both =
+        session.read(|cut| Ok((count(cut.space("causes")?, cause)?, count(cut.space("effects")?, effect)?)));
+    assert_eq!(both, Ok((PAYERS * PAYMENTS, PAYERS * PAYMENTS)));
 }
 
 #[test]
