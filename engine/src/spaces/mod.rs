@@ -338,11 +338,10 @@ impl<'s> Session<'s> {
         if let Some(id) = self.ids.borrow()[at] {
             return Ok(id);
         }
-        let port = self.port(at);
         // Whatever is cached knows it.
         let stale =
             Options { isolation: Isolation::default(), freshness: Freshness::Stale, ..within.left(None) };
-        let id = Tx::begin(port, stale)?.as_of().token.space;
+        let id = self.begin_stale(at, stale)?.as_of().token.space;
         let mut ids = self.ids.borrow_mut();
         if let Some(twin) = ids.iter().position(|other| *other == Some(id)) {
             let [one, other] = [twin, at].map(|at| &self.spaces[at].0);

@@ -16,10 +16,10 @@ use tercel_wire::token::Token;
 
 use super::commit::Committing;
 use super::{Attempt, Attempts, Cut, Session, Way};
-use crate::error::Error;
+use crate::error::{Bound, Error};
 use crate::limits;
 use crate::time::Now;
-use crate::txn::{Begin, OUTAGE_US, Options, TaskPort, Tx};
+use crate::txn::{Begin, FULL_US, OUTAGE_US, Options, TaskPort, Tx, begin_in_turn};
 
 /// Runs that were ready at once before one lets other tasks of its thread go on.
 const READY_MAX: u32 = 64;
@@ -36,6 +36,8 @@ pub(super) struct Kept {
     asked: RefCell<Option<Asked>>,
     /// The server of a space is gone.
     is_outage: Cell<bool>,
+    /// As many transactions as a client takes are open.
+    is_full: Cell<bool>,
 }
 
 impl Kept {
@@ -130,6 +132,7 @@ impl Session<'_> {
             begins: RefCell::new(vec![None; self.spaces.len()]),
             asked: RefCell::default(),
             is_outage: Cell::new(false),
+            is_full: Cell::new(false),
         };
         let steps = Steps { attempts, state: State::Body, since: None, pause: None };
         let mut run = Run { session: self, kept, steps };
@@ -142,7 +145,7 @@ impl Session<'_> {
         let port = self.port(at);
         let new = || Begin::new(&options).looking_at_end();
         let Some(kept) = &self.tasks else {
-            return Tx::begin_by(port, &options, options.until(port), &mut new());
+            return begin_in_turn(port, (&options, &[]), options.until(port));
         };
         let asked = kept.begins.borrow_mut()[at].take();
         let mut begin = asked.unwrap_or_else(new).holding(options.at_least);
@@ -151,12 +154,24 @@ impl Session<'_> {
         if tx.as_ref().is_err_and(Error::is_outage) {
             kept.is_outage.set(true);
         }
+        kept.is_full.set(kept.is_full.get() || matches!(tx, Err(Error::Full(Bound::Transactions))));
         tx
     }
 
     /// The begins that a task has asked for are not for its next attempt.
     pub(super) fn forget_begins(&self) {
         self.tasks.iter().for_each(|kept| kept.begins.borrow_mut().fill(None));
+    }
+
+    /// Begins a transaction that only looks at what is cached.
+    pub(super) fn begin_stale(&self, at: usize, options: Options) -> Result<Tx<'_>, Error> {
+        let port = self.port(at);
+        let Some(kept) = &self.tasks else {
+            return begin_in_turn(port, (&options, &[]), options.until(port));
+        };
+        let tx = Tx::begin(port, options);
+        kept.is_full.set(kept.is_full.get() || matches!(tx, Err(Error::Full(Bound::Transactions))));
+        tx
     }
 
     /// Says whether a task would have waited for something.
@@ -179,6 +194,11 @@ impl Session<'_> {
     /// Says whether a space's server was found to be gone.
     fn is_outage(&self) -> bool {
         self.tasks.as_ref().is_some_and(|kept| kept.is_outage.take())
+    }
+
+    /// Says whether a transaction could not begin because others are open.
+    fn is_full(&self) -> bool {
+        self.tasks.as_ref().is_some_and(|kept| kept.is_full.take())
     }
 
     /// The same session for one poll of a task.
@@ -303,6 +323,10 @@ impl<R, E: From<Error>> Steps<R, E> {
                 Stepped::Ended(end) if end.is_err() && session.is_outage() => {
                     self.state = State::Ended(end);
                     return self.pause(session, now, OUTAGE_US);
+                }
+                Stepped::Ended(Err(_)) if session.is_full() && now < end => {
+                    (self.state, self.attempts.touched) = (State::Body, Vec::new());
+                    return self.pause(session, now, FULL_US);
                 }
                 Stepped::Ended(end) => return Poll::Ready(end),
                 Stepped::Lost(conflict) => {

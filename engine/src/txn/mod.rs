@@ -56,7 +56,7 @@ pub use held::{HeldUp, SettledFrom};
 pub use home::{Across, Heard, Home, LocalWrite, Located, SentPart, StoredObject, Wanted, WatchId, Watcher};
 pub(crate) use places::Places;
 pub use places::{Hold, Place};
-pub(crate) use polled::{Ending, OUTAGE_US};
+pub(crate) use polled::{Ending, FULL_US, OUTAGE_US};
 pub use polled::{Polled, Progress};
 pub(crate) use read::Boxed;
 pub use read::stored;
@@ -647,7 +647,7 @@ fn await_newer(port: &dyn Port, than: Stamp) {
 
 /// Begins a transaction; while as many are open as the home takes, waits until one of them has ended. One
 /// that waits longer than [`limits::RUN_SAME_US`] is told `Full`: those that are open may wait for it.
-fn begin_in_turn<'c>(
+pub(crate) fn begin_in_turn<'c>(
     port: &'c dyn Port,
     (options, also): (&Options, &[Arc<HeldUp>]),
     until: Option<Now>,

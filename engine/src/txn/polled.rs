@@ -70,7 +70,7 @@ pub(crate) struct Sent {
 }
 
 /// The pause before another look whether a transaction can begin.
-const FULL_US: u64 = 1_000;
+pub(crate) const FULL_US: u64 = 1_000;
 /// The pause before a run tells that the server is gone.
 pub(crate) const OUTAGE_US: u64 = 100_000;
 

@@ -1,11 +1,13 @@
 //! Sessions over two spaces, used by tasks of a runtime.
 
 use std::path::Path;
+use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tercel::{Address, Cut, Error, Isolation, Options, Ref, Server, Session, Spaces};
+use futures_executor::block_on;
+use tercel::{Address, Client, ClientConfig, Cut, Error, Isolation, Options, Ref, Server, Session, Spaces};
 
 use crate::common::{Counter, counter};
 
@@ -175,4 +177,30 @@ fn transfer_may_be_dropped_at_every_await() {
     let counts = runtime.block_on(session.read_async(|cut| world.counts(cut))).unwrap();
     assert_eq!(counts.iter().sum::<u64>(), ALL);
     assert!((done..=done + dropped).contains(&counts[1]), "{counts:?}: {done} and {dropped}");
+}
+
+/// While as many transactions are open as a client takes, a session waits for one of them to end, by a task
+/// or a thread.
+#[test]
+fn session_waits_for_a_transaction_to_end() {
+    let world = World::new();
+    let few = ClientConfig { transactions_max: 1, ..ClientConfig::default() };
+    let client = |name| Client::connect_with(socket(world.dir.path(), name), few.clone()).unwrap();
+    let spaces = NAMES.into_iter().fold(Spaces::new(), |all, name| all.with(name, client(name)));
+    for by_task in [true, false] {
+        let open = spaces.client("north").unwrap().transaction().begin().unwrap();
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut session = spaces.session();
+                let read = |cut: &Cut<'_>| world.counts(cut);
+                tell.send(if by_task { block_on(session.read_async(read)) } else { session.read(read) })
+                    .unwrap();
+            });
+            let early = told.recv_timeout(Duration::from_millis(100));
+            drop(open);
+            assert!(early.is_err(), "{early:?}");
+            assert_eq!(told.recv().unwrap(), Ok([ALL, 0]));
+        });
+    }
 }
