@@ -174,6 +174,16 @@ impl<R> Polled<R> {
         }
     }
 
+    /// Says whether the body is to run next, and nothing of this run is on its way.
+    pub fn is_to_begin(&self) -> bool {
+        matches!(self.state, State::Body)
+    }
+
+    /// Says whether a newer state is there than that of the last attempt.
+    pub fn has_newer(&self, port: &dyn Port) -> bool {
+        has_newer(port, self.seen)
+    }
+
     /// Gives it up. What was not sent never happens; what was goes on, and nobody waits for its answer.
     pub fn give_up(&mut self, port: &dyn Port) {
         if let State::Ending(mut ending, _) = std::mem::replace(&mut self.state, State::Over) {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tercel_engine::Error;
+use tercel_engine::limits::LOSSES_MAX;
 use tercel_engine::time::{Now, micros};
 use tercel_engine::txn::{Home, Isolation, Options, Polled, Port, Progress, Search, Step, TaskPort, Tx};
 use tercel_lock::tasks::Turn;
@@ -14,6 +15,7 @@ use tercel_lock::unpoison;
 use tercel_wire::id::Oref;
 
 use super::drive::Shared;
+use super::way::{Taken, WAIT_MAX};
 use super::{Client, ClientConfig, Inner, Life};
 use crate::address::{AddressError, Addresses};
 
@@ -24,6 +26,8 @@ const READY_MAX: u32 = 64;
 const LOSSES_ALONE_MAX: u32 = 2;
 /// The longest wait for each of those before, in microseconds: a task that has its turn may not be polled.
 const TURN_US: u64 = 200_000;
+/// The pause before another look whether the way is free.
+const LOOK_US: u64 = 1_000;
 /// Searches that are remembered. One that is forgotten is made again.
 const SEARCHES_MAX: usize = 4_096;
 
@@ -232,12 +236,16 @@ struct Running<'a, R, B, C> {
     pause: Option<Now>,
     /// The place of the task among those that lost over the same object, and when it waits no longer.
     turn: Option<(Turn<'a, Oref>, Now)>,
+    /// The way, if it has lost many times: other runs begin nothing meanwhile.
+    claim: Option<Taken<'a>>,
+    /// The moment until which it makes way for another run.
+    makes_way: Option<Now>,
 }
 
 impl<'a, R, B, C> Running<'a, R, B, C> {
     fn new(shared: &'a Shared, options: Options, body: B, is_conflict: C) -> Running<'a, R, B, C> {
         let run = Polled::new(options, micros(shared.timeout()));
-        Running { shared, run, body, is_conflict, pause: None, turn: None }
+        Running { shared, run, body, is_conflict, pause: None, turn: None, claim: None, makes_way: None }
     }
 
     fn poll<E: From<Error>>(&mut self, cx: &mut Context<'_>) -> Poll<Result<R, E>>
@@ -250,13 +258,17 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if let Some(at) = self.pause {
-            if self.shared.now() < at {
-                self.shared.pause_task(cx.waker(), at);
+        let port = OfTask::new(self.shared, cx.waker());
+        if let Some(at) = self.pause.take_if(|at| self.shared.now() < *at) {
+            // The first in line goes on with the state that made it lose, as soon as that is here.
+            let is_first = self.turn.as_ref().is_some_and(|(turn, _)| turn.is_here(cx.waker()));
+            if !is_first || !self.run.has_newer(&port) {
+                self.pause = Some(at);
+                self.pause_until(cx.waker(), at, is_first);
                 return Poll::Pending;
             }
-            self.pause = None;
         }
+        self.pause = None;
         if let Some((turn, until)) = &self.turn
             && !turn.is_here(cx.waker())
         {
@@ -266,11 +278,19 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             }
             self.turn = None;
         }
-        let port = OfTask::new(self.shared, cx.waker());
+        if self.claim.is_none() && self.run.is_to_begin() && self.shared.way.is_taken() {
+            let now = self.shared.now();
+            let until = *self.makes_way.get_or_insert(now.plus(WAIT_MAX));
+            if now < until {
+                self.shared.pause_task(cx.waker(), until.min(now.plus_us(LOOK_US)));
+                return Poll::Pending;
+            }
+        }
+        self.makes_way = None;
         match self.run.go_on(&port, &mut self.body, &self.is_conflict) {
             Progress::Ended(end) => {
                 READY.set(READY.get() + 1);
-                self.turn = None;
+                (self.turn, self.claim) = (None, None);
                 Poll::Ready(end)
             }
             Progress::Missed(due) => {
@@ -281,10 +301,22 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             Progress::Contended { at, over, times } => {
                 READY.set(0);
                 self.line_up(over, times);
+                if times >= LOSSES_MAX && self.claim.is_none() {
+                    self.claim = self.shared.way.take();
+                }
                 self.pause = Some(at);
-                self.shared.pause_task(cx.waker(), at);
+                let is_first = self.turn.as_ref().is_some_and(|(turn, _)| turn.is_here(cx.waker()));
+                self.pause_until(cx.waker(), at, is_first);
                 Poll::Pending
             }
+        }
+    }
+
+    /// Has the task woken at this moment, and the first in line by whatever comes before.
+    fn pause_until(&self, waker: &Waker, at: Now, is_first: bool) {
+        match is_first {
+            true => self.shared.await_task(waker, at),
+            false => self.shared.pause_task(waker, at),
         }
     }
 

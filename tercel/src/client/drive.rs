@@ -101,7 +101,7 @@ pub(super) struct Shared {
     pub(super) searches: Mutex<HashMap<Oref, Search>>,
     /// The queues of those that lost over one object.
     pub(super) turns: Turns<Oref>,
-    way: WayOf,
+    pub(super) way: WayOf,
 }
 
 /// The right to read the connection.

@@ -13,7 +13,7 @@ use tercel_lock::unpoison;
 
 /// The longest time for which a run waits before it begins all the same: the one that has the way may be at
 /// something else, or wait for this one.
-const WAIT_MAX: Duration = Duration::from_millis(20);
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// The way to a client.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(super) struct WayOf {
 }
 
 /// The way, until it is dropped.
-struct Taken<'a>(&'a WayOf);
+pub(super) struct Taken<'a>(&'a WayOf);
 
 impl Claim for Taken<'_> {}
 
@@ -39,10 +39,20 @@ impl WayOf {
         drop(self.changed.wait_timeout_while(guard, WAIT_MAX, is_taken));
     }
 
+    /// Says whether a run has it.
+    pub(super) fn is_taken(&self) -> bool {
+        self.is_taken.load(Ordering::Relaxed)
+    }
+
     /// Takes it, unless another run has it.
     pub(super) fn claim(&self) -> Option<Box<dyn Claim + '_>> {
+        Some(Box::new(self.take()?))
+    }
+
+    /// The same, for a task.
+    pub(super) fn take(&self) -> Option<Taken<'_>> {
         let is_new = !self.is_taken.swap(true, Ordering::Relaxed);
-        is_new.then(|| Box::new(Taken(self)) as Box<dyn Claim + '_>)
+        is_new.then_some(Taken(self))
     }
 }
 

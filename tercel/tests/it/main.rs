@@ -57,6 +57,7 @@ mod spaces;
 mod stored;
 mod streams;
 mod threads;
+mod turns;
 mod udp;
 mod versions;
 mod wakers;
