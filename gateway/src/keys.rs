@@ -95,8 +95,8 @@ enum Claim {
 }
 
 impl Gate {
-    /// A caller's key, as it is kept: each caller has keys of its own. A gateway without callers keeps keys as
-    /// they are, as a client of the space does.
+    /// A caller's key, as it is kept: each caller has keys of its own. A gateway without callers keeps keys
+    /// as they are, as a client of the space does.
     pub fn own_key(&self, key: &str) -> String {
         let Some(caller) = &self.caller else { return key.to_string() };
         // No key has a space.

@@ -468,7 +468,7 @@ fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
     }
     assert_eq!(to.list("").unwrap().len(), store.list("").unwrap().len() - damaged.len());
 
-    // Of objects that are missing, too, each is named: here one, four that follow, and one.
+    // Missing objects are named, too: here one, four that follow, and one.
     assert!(logs.len() > 12, "{logs:?}");
     let missing = [&logs[4], &logs[6], &logs[7], &logs[8], &logs[9], &logs[11]];
     missing.iter().for_each(|name| place.set("archive", name, None));

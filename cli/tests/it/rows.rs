@@ -361,7 +361,7 @@ fn stray_quote_is_a_part_of_its_cell() {
         let refused = tercel(&["load", "seats", &file, "--data", &space]);
         assert!(err(&refused).contains(words) && refused.status.code() == Some(2), "{refused:?}");
     }
-    // Of a file that has no row at all the command says no; so it does of a key that is taken, if asked to be strict.
+    // The command fails where no line is a row, and with --strict where a key is taken.
     std::fs::write(&file, "id,event,price,code,weight,mark,tags,sold\nx,1,,z,1,,[],true").unwrap();
     assert_eq!(tercel(&["load", "seats", &file, "--data", &space]).status.code(), Some(1));
     std::fs::write(

@@ -56,8 +56,8 @@ impl Tap {
     }
 
     /// Has the server, if it is one of this process, keep its log from a position on, within its bound, also
-    /// while nothing reads it; with none no more. [`ServerConfig::log_held_from`](crate::ServerConfig) is that
-    /// for a server that starts.
+    /// while nothing reads it; with none no more. For a server that starts,
+    /// [`ServerConfig::log_held_from`](crate::ServerConfig) is that.
     pub fn hold(&self, from: Option<u64>) {
         if let Remote::Memory(server) = &self.0 {
             hold_log(server, LogPosition(from.unwrap_or(u64::MAX)));

@@ -48,7 +48,7 @@ fn read(client: &Client, of: tercel::Ref<Counter>) -> Result<u64, Error> {
 }
 
 #[test]
-fn task_that_is_dropped_by_its_waker_stops_nobody() {
+fn task_dropped_by_its_waker_stops_nobody() {
     let (_dir, _server, relay, client, of) = world();
     // The last use of the client is in a task, too.
     for is_last in [false, true] {

@@ -47,7 +47,7 @@ pub struct Relay {
     /// Where clients find it.
     pub address: Address,
     ends: Ends,
-    /// What a server says passes while this can be had.
+    /// The server's words pass while this can be had.
     gate: Gate,
 }
 
