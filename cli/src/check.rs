@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tercel::backup::{BackupError, Verified, is_backup, is_set};
-use tercel::check::{CheckError, Finding, LOST_NAME, Repaired, Report};
+use tercel::check::{CheckError, Finding, Kind, LOST_NAME, Repaired, Report};
 use tercel::tools::disk::dir::is_member;
 use tercel_term::fail::{Failure, Outcome, anew};
 use tercel_term::tidy;
@@ -69,6 +69,7 @@ pub fn run(args: &args::Check, term: &Term) -> Outcome {
             if !report.is_sound() {
                 let data = args.data.display();
                 let next = match is_member(&args.data) {
+                    _ if is_of_indexes(&report) => STALE_INDEX.into(),
                     true => anew(&args.data),
                     false => format!(
                         "`tercel check --data {data} --repair` restores what pages and log still hold; it keeps the damaged files"
@@ -132,12 +133,27 @@ fn tell_backup(verified: &Verified, data: &Path, term: &Term) {
     }
 }
 
+/// The remedy of indexes that differ from their rows: the rows are right.
+const STALE_INDEX: &str = "the rows are right, and an index is not, as after a program that changed rows past their table: \
+    have the program drop that index and declare it again by `Client::migrate`, or `tercel dump` the table and `tercel load` \
+    a new one";
+
+/// Says whether nothing is wrong but indexes.
+fn is_of_indexes(report: &Report) -> bool {
+    !report.findings.is_empty() && report.findings.iter().all(|finding| finding.kind == Kind::Index)
+}
+
 fn tell_repair(repaired: &Repaired, data: &Path, term: &Term) {
     let Repaired { before, done, kept, after } = repaired;
     if done.is_empty() {
         tell(before, data, term);
         if !before.is_sound() {
-            tell!("nothing of this can be repaired from the files; restore a backup, or go on with the rest");
+            match is_of_indexes(before) {
+                true => tell!("{} {STALE_INDEX}", term.bold("next:")),
+                false => tell!(
+                    "nothing of this can be repaired from the files; restore a backup, or go on with the rest"
+                ),
+            }
         }
         return;
     }

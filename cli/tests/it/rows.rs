@@ -218,6 +218,14 @@ fn damaged_index_is_named_by_check() {
     assert!(has("the index event, price lacks the row", "((5, Some(700)), 7)"), "{texts:?}");
     assert!(has("the index unique code lacks the row", "\"A9\""), "{texts:?}");
     assert_eq!((found.len(), &found[0]["kind"]), (3, &"index".into()), "{texts:?}");
+    // The remedy that is named, also where a repair from the files is asked for.
+    for command in [&["check", "--data", &space][..], &["check", "--repair", "--data", &space]] {
+        let told = tercel(command);
+        let words = [told.stdout, told.stderr].concat();
+        let words = String::from_utf8_lossy(&words);
+        assert!(words.contains("`tercel dump` the table") && !words.contains("restore a backup"), "{words}");
+    }
+    assert_eq!(out(&tercel(&["dump", "seats", "--data", &space])).lines().count(), 201);
 }
 
 #[test]
