@@ -551,7 +551,8 @@ impl<'a> Catalogue<'a> {
         };
         let mut before: Option<&Vec<String>> = None;
         for names in &all {
-            let (reached, next) = (before.map_or(run.first - 1, |before| ends(before).1), ends(names).0);
+            let (reached, next) =
+                (before.map_or(run.first.saturating_sub(1), |before| ends(before).1), ends(names).0);
             // Beside an object that cannot be read, stamps may have been left out.
             let is_read = |names: &[String]| names.iter().any(|name| self.object(name).is_ok());
             let is_next = || match before {
@@ -563,7 +564,7 @@ impl<'a> Catalogue<'a> {
             }
             before = Some(names);
         }
-        let reached = before.map_or(run.first - 1, |before| ends(before).1);
+        let reached = before.map_or(run.first.saturating_sub(1), |before| ends(before).1);
         if reached < run.last {
             note(self.missing_between(run, reached, run.last + 1).to_string(), wrong);
         }

@@ -156,7 +156,7 @@ pub fn once<R: Field>(
         Looked::Kept(KeptResult { result, layout }) => reader.read_version(tx, &result, &layout),
         Looked::Free(place) => {
             // A state of this client's may be from before the key had its result.
-            let value = body().inspect_err(|_| tx.must_be_current())?;
+            let value = tx.whole_or_torn(body).inspect_err(|_| tx.must_be_current())?;
             place.keep_within(tx, &encode_value(&value, RESULT_BYTES_MAX)?, &reader.words())?;
             Ok(value)
         }

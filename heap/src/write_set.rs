@@ -58,6 +58,8 @@ struct Inner {
     /// Versions that had views when they were replaced.
     old: Vec<Held>,
     bytes: usize,
+    /// Times that a copy was put, changed or removed.
+    changes: u64,
 }
 
 struct Copy {
@@ -93,6 +95,7 @@ impl WriteSet {
         let mut inner = self.inner.borrow_mut();
         let version = Held::new(oref, number, VALID, object);
         inner.bytes += object.len();
+        inner.changes += 1;
         let copy = Copy { version, key, behind };
         match inner.copies.insert(oref, copy) {
             Some(before) => inner.retire(before.version),
@@ -113,6 +116,7 @@ impl WriteSet {
     /// Overwrites bytes of a private copy's body.
     pub fn patch(&self, oref: Oref, at: usize, bytes: &[u8]) -> Result<(), WriteSetError> {
         let mut inner = self.inner.borrow_mut();
+        inner.changes += 1;
         let copy = inner.copies.get_mut(&oref).ok_or(WriteSetError::Absent(oref))?;
         let number = self.number(copy.key)?;
         let mut object = copy.version.bytes(ClassId(0));
@@ -210,6 +214,7 @@ impl WriteSet {
     /// Forgets a private copy, which is not put again. Views of it stay what they are.
     pub fn remove(&self, oref: Oref) {
         let mut inner = self.inner.borrow_mut();
+        inner.changes += 1;
         if let Some(copy) = inner.copies.remove(&oref) {
             inner.retire(copy.version);
         }
@@ -218,6 +223,11 @@ impl WriteSet {
     /// Bytes of all versions, replaced ones included while they have views.
     pub fn bytes_total(&self) -> usize {
         self.inner.borrow().bytes
+    }
+
+    /// The number of changes so far, to see whether there were any between two moments.
+    pub fn changes(&self) -> u64 {
+        self.inner.borrow().changes
     }
 
     /// Says whether there is no private copy.

@@ -145,7 +145,10 @@ impl<'c, T: Object> Handle<'c, T> {
     ) -> Called<R, E> {
         match &self.at {
             At::Tx(_) if self.key.is_some() => Err(keyed_here()),
-            At::Tx(tx) if self.policy != CallPolicy::Remote => here(&tx.get(self.object)?),
+            At::Tx(tx) if self.policy != CallPolicy::Remote => {
+                let object = tx.get(self.object)?;
+                tx.whole_or_torn(|| here(&object))
+            }
             At::Tx(_) => Err(in_transaction()),
             At::Space(Ok(port)) => self.call_space(*port, stub, &here, &put, &gives, &fails),
             At::Space(Err(e)) => Err(e.clone().into()),

@@ -212,8 +212,8 @@ impl Tx<'_> {
             return Err(Error::Conflict(None));
         }
         if self.is_torn.get() {
-            let text =
-                "a change of a table or map failed before its end: this transaction can only be dropped";
+            let text = "a method, a keyed body, or a change of a table or map failed after it had written: this transaction can only \
+                        be dropped; pass the error on, or have it refuse before it writes";
             return Err(Error::Invalid(text.into()));
         }
         self.remembers_reads(home)

@@ -369,6 +369,18 @@ impl<'c> Tx<'c> {
         self.token_of(self.snapshot())
     }
 
+    /// Runs a part of the body of which nothing is to stay if it fails: once it has written, the transaction
+    /// then commits never more, for what it wrote cannot be told from the rest. A caller that takes the
+    /// failure for an answer would commit a half of it.
+    pub fn whole_or_torn<R, E>(&self, part: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+        let before = self.write_set.changes();
+        part().inspect_err(|_| {
+            if self.write_set.changes() != before {
+                self.tear();
+            }
+        })
+    }
+
     /// Lets it commit never more: a change of several objects that belong together, such as a row and its
     /// indexes, came to no end. For collections.
     pub fn tear(&self) {

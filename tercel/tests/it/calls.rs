@@ -226,6 +226,42 @@ fn method_runs_where_its_policy_says_and_gives_the_same() {
     }
 }
 
+/// A caller that takes a refusal for an answer commits nothing of the method that refused.
+#[test]
+fn refused_method_is_not_committed_by_halves() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(&dir, "127.0.0.1:0");
+    let client = connect(&server);
+    let [one, other] = [100, 0].map(|cents| purse(&client, cents));
+    let pay = |cents: i64| {
+        client.run(|tx| match tx.handle(one).deposit(-cents) {
+            Ok(left) => tx.handle(other).deposit(cents).map(|_| Some(left)).map_err(|_| Error::Timeout),
+            Err(Failure::Method(Overdrawn { .. })) => {
+                tx.edit(other)?.set_cents(-1)?;
+                Ok(None)
+            }
+            Err(Failure::Space(e)) => Err(e),
+        })
+    };
+    let halved = pay(150);
+    assert!(matches!(&halved, Err(Error::Invalid(why)) if why.contains("pass the error on")), "{halved:?}");
+    let keyed = client.run(|tx| {
+        let body = || tx.edit(one)?.set_cents(5).and(Err::<u64, _>(Error::NotFound("room".into())));
+        Ok(tercel::once(tx, "key", body).is_ok())
+    });
+    assert!(matches!(keyed, Err(Error::Invalid(_))), "{keyed:?}");
+    // A refusal before anything was written is an answer.
+    let refused = client.run(|tx| {
+        let refused = tercel::once(tx, "other key", || Err::<u64, _>(Error::NotFound("room".into())));
+        tx.edit(other)?.set_cents(7)?;
+        Ok(refused.is_err())
+    });
+    assert_eq!(refused, Ok(true));
+    assert_eq!(pay(60), Ok(Some(40)));
+    let cents = client.run(|tx| Ok((tx.get(one)?.cents(), tx.get(other)?.cents())));
+    assert_eq!(cents, Ok((40, 67)));
+}
+
 #[test]
 fn failed_method_leaves_nothing_behind_wherever_it_runs() {
     let dir = tempfile::tempdir().unwrap();
