@@ -52,7 +52,7 @@ impl WayOf {
     /// The same, for a task.
     pub(super) fn take(&self) -> Option<Taken<'_>> {
         let is_new = !self.is_taken.swap(true, Ordering::Relaxed);
-        is_new.then_some(Taken(self))
+        is_new.then(|| Taken(self))
     }
 }
 
