@@ -278,7 +278,7 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             }
             self.turn = None;
         }
-        if self.claim.is_none() && self.run.is_to_begin() && self.shared.way.is_taken() {
+        if self.claim.is_none() && self.run.is_to_begin() && self.shared.way.is_taken(|| self.shared.now()) {
             let now = self.shared.now();
             let until = *self.makes_way.get_or_insert(now.plus(WAIT_MAX));
             if now < until {
@@ -287,6 +287,9 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
             }
         }
         self.makes_way = None;
+        if let Some(claim) = &self.claim {
+            claim.renew(self.shared.now().plus_us(TURN_US));
+        }
         match self.run.go_on(&port, &mut self.body, &self.is_conflict) {
             Progress::Ended(end) => {
                 READY.set(READY.get() + 1);
@@ -302,7 +305,7 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
                 READY.set(0);
                 self.line_up(over, times);
                 if times >= LOSSES_MAX && self.claim.is_none() {
-                    self.claim = self.shared.way.take();
+                    self.claim = self.shared.way.take(self.shared.now().plus_us(TURN_US));
                 }
                 self.pause = Some(at);
                 let is_first = self.turn.as_ref().is_some_and(|(turn, _)| turn.is_here(cx.waker()));

@@ -857,7 +857,7 @@ impl Port for Shared {
     }
 
     fn make_way(&self) {
-        self.way.make();
+        self.way.make(|| self.now());
     }
 
     fn claim_way(&self) -> Option<Box<dyn Claim + '_>> {

@@ -4,10 +4,11 @@
 //! state, and wins again; another one may lose all of its attempts meanwhile. Pauses that grow do not help,
 //! for the others never pause.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use tercel_engine::time::Now;
 use tercel_engine::txn::Claim;
 use tercel_lock::unpoison;
 
@@ -19,6 +20,9 @@ pub(super) const WAIT_MAX: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(super) struct WayOf {
     is_taken: AtomicBool,
+    /// The moment from which on it is no hindrance, in microseconds of the client's clock, until it is
+    /// renewed: a task that has it may not be polled.
+    lapses_us: AtomicU64,
     lock: Mutex<()>,
     changed: Condvar,
 }
@@ -28,10 +32,17 @@ pub(super) struct Taken<'a>(&'a WayOf);
 
 impl Claim for Taken<'_> {}
 
+impl Taken<'_> {
+    /// Has it until another moment.
+    pub(super) fn renew(&self, lapses: Now) {
+        self.0.lapses_us.store(lapses.0, Ordering::Relaxed);
+    }
+}
+
 impl WayOf {
     /// Waits while a run has the way.
-    pub(super) fn make(&self) {
-        if !self.is_taken.load(Ordering::Relaxed) {
+    pub(super) fn make(&self, now: impl FnOnce() -> Now) {
+        if !self.is_taken(now) {
             return;
         }
         let guard = unpoison(self.lock.lock());
@@ -40,19 +51,22 @@ impl WayOf {
     }
 
     /// Says whether a run has it.
-    pub(super) fn is_taken(&self) -> bool {
-        self.is_taken.load(Ordering::Relaxed)
+    pub(super) fn is_taken(&self, now: impl FnOnce() -> Now) -> bool {
+        self.is_taken.load(Ordering::Relaxed) && now().0 < self.lapses_us.load(Ordering::Relaxed)
     }
 
     /// Takes it, unless another run has it.
     pub(super) fn claim(&self) -> Option<Box<dyn Claim + '_>> {
-        Some(Box::new(self.take()?))
+        Some(Box::new(self.take(Now(u64::MAX))?))
     }
 
-    /// The same, for a task.
-    pub(super) fn take(&self) -> Option<Taken<'_>> {
+    /// The same, for a task, until this moment.
+    pub(super) fn take(&self, lapses: Now) -> Option<Taken<'_>> {
         let is_new = !self.is_taken.swap(true, Ordering::Relaxed);
-        is_new.then(|| Taken(self))
+        is_new.then(|| {
+            self.lapses_us.store(lapses.0, Ordering::Relaxed);
+            Taken(self)
+        })
     }
 }
 
@@ -74,18 +88,31 @@ mod tests {
 
     #[test]
     fn one_has_the_way_and_others_wait() {
-        let way = WayOf::default();
-        way.make();
+        let (way, now) = (WayOf::default(), || Now(5));
+        way.make(now);
         let claim = way.claim().expect("nobody has it");
         assert!(way.claim().is_none());
         let begun = Instant::now();
-        way.make();
+        way.make(now);
         assert!(begun.elapsed() >= WAIT_MAX, "the wait has an end");
         thread::scope(|s| {
-            let waits = s.spawn(|| way.make());
+            let waits = s.spawn(|| way.make(now));
             drop(claim);
             waits.join().unwrap();
         });
         assert!(way.claim().is_some());
+    }
+
+    #[test]
+    fn way_of_a_task_lapses_until_renewed() {
+        let way = WayOf::default();
+        let taken = way.take(Now(10)).expect("nobody has it");
+        assert!(way.is_taken(|| Now(9)) && !way.is_taken(|| Now(10)) && way.claim().is_none());
+        // It is waited for no longer.
+        way.make(|| Now(10));
+        taken.renew(Now(20));
+        assert!(way.is_taken(|| Now(10)));
+        drop(taken);
+        assert!(!way.is_taken(|| Now(10)) && way.claim().is_some());
     }
 }
