@@ -19,7 +19,8 @@ pub(crate) fn merged(there: &Head, archive: &Head) -> Head {
     let of_before = |base: &&Base| !archive.bases.contains(base);
     whole.bases = there.bases.iter().filter(of_before).chain(&archive.bases).cloned().collect();
     let of_before = |gap: &&Gap| gap.upto != 0 && !archive.gaps.contains(gap);
-    let lost = lost_between(there, archive);
+    let mut lost = lost_between(there, archive);
+    lost.retain(|gap| !there.gaps.iter().any(|old| (old.after, old.history) == (gap.after, gap.history)));
     whole.gaps = there.gaps.iter().filter(of_before).chain(&lost).chain(&archive.gaps).cloned().collect();
     runs.append(&mut whole.runs);
     Head { runs, ..whole }
@@ -51,12 +52,24 @@ fn put_before(old: &Run, run: &mut Run) {
     run.count = end + 1 - run.position;
 }
 
-/// The gap between a copy and what an archive still has, if there is one.
-fn lost_between(there: &Head, archive: &Head) -> Option<Gap> {
-    let base = archive.bases.first()?;
+/// The gaps between a copy and what an archive still has.
+fn lost_between(there: &Head, archive: &Head) -> Vec<Gap> {
+    let Some(base) = archive.bases.first() else { return Vec::new() };
+    let last =
+        |history: u32| there.runs.iter().filter(|run| run.history == history).map(|run| run.last).max();
+    // Of histories that the archive has no more, all up to where the next one began was there once.
+    let older = archive.histories.iter().filter(|next| next.of < base.history).filter_map(|next| {
+        let after = last(next.of).filter(|last| *last < next.after)?;
+        Some(Gap { after, upto: next.after + 1, ms: base.ms, why: REMOVED.into(), history: next.of })
+    });
+    older.chain(lost_of_history(there, archive, base)).collect()
+}
+
+fn lost_of_history(there: &Head, archive: &Head, base: &Base) -> Option<Gap> {
     let is_of_history = |run: &&Run| run.history == base.history;
     let old = there.runs.iter().filter(is_of_history).max_by_key(|run| run.position_end());
-    let after = there.end_of(base.history).0;
+    // Behind a base that the log had not come to yet, entries are missing, too.
+    let after = old.map_or(there.end_of(base.history).0, |old| old.last);
     let is_known = there.bases.iter().any(|old| old == base);
     let mut left = archive.runs.iter().filter(is_of_history);
     let is_whole = match &old {

@@ -613,8 +613,10 @@ impl Writing {
         };
         let pages = self.put_pieces(base, &mut pieces);
         if pages.is_err() {
-            // Nothing names them, and the next attempt's are others.
-            (0..pieces.count).for_each(|piece| _ = self.store.remove(&piece_name(stamp.0, ms, piece)));
+            // Nothing names them, and the next attempt's are others. A store that is away keeps nobody.
+            let begun = Instant::now();
+            let mut all = (0..pieces.count).take_while(|_| begun.elapsed() < REMOVING);
+            all.all(|piece| self.store.remove(&piece_name(stamp.0, ms, piece)).is_ok());
         }
         let pages = pages?;
         let Pieces { count, before, bytes, .. } = pieces;
@@ -781,7 +783,7 @@ const ANOTHER_HISTORY: &str = "the server's log is another history";
 
 /// The reasons of gaps of one history.
 const BOUND_REACHED: &str = "the log's bound was reached before the archive had all of it";
-const NOT_KEPT: &str = "the log had gone on before this writer came: it is kept only while a writer reads it";
+const NOT_KEPT: &str = "the log had gone on before this writer came: it is kept for an archive from its last entry on, within half of its bound";
 
 /// The reason for which a reader of a server's log cannot begin.
 fn of_reader(error: BackupError) -> Stopped {
@@ -833,6 +835,9 @@ const LOG_BYTES_MIN: u64 = 64 << 20;
 
 /// The pause before a store that failed is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// The time in which pieces of a base that failed are removed.
+const REMOVING: Duration = Duration::from_secs(2);
 
 /// A reading of fewer bytes is followed by a pause.
 const FEW_BYTES: usize = 64 << 10;

@@ -193,12 +193,17 @@ fn names_of(first: &str, layout: &Layout) -> Result<Vec<String>, String> {
 /// The mark that some programs put before a text.
 const BOM: char = '\u{feff}';
 
+fn is_text(shape: &Shape) -> bool {
+    matches!(shape, Shape::Text | Shape::Bytes)
+}
+
 /// The value of a cell. What has parts is written as JSON.
 fn value(shape: &Shape, cell: &Cell) -> Result<Datum, String> {
     let Cell { text, is_quoted } = cell;
-    let none = text.is_empty() && !is_quoted;
     let cell = match shape {
-        Shape::Option(_) | Shape::Ref(_) | Shape::Far(_) if none => return Ok(Datum::Null),
+        Shape::Ref(_) | Shape::Far(_) if text.is_empty() => return Ok(Datum::Null),
+        // In quotes it is a text, where one can be.
+        Shape::Option(of) if text.is_empty() && !(*is_quoted && is_text(of)) => return Ok(Datum::Null),
         Shape::Option(of) => return value(of, cell),
         _ => text,
     };

@@ -57,7 +57,8 @@ impl<'a> Cut<'a> {
             self.join_needs()?;
             let (need, at_least) = (self.needs.borrow().get(id), self.needs.borrow().token(id));
             let (_, held) = self.session.settled_from(at, (id, need), &self.within)?;
-            let tx = self.session.begin(at, self.within.left(at_least))?;
+            let is_first = self.transactions.iter().all(|tx| tx.get().is_none());
+            let tx = self.session.begin(at, self.within.left(at_least), is_first)?;
             held.into_iter().for_each(|held| tx.also_held(held));
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.

@@ -508,9 +508,12 @@ impl<'s> Session<'s> {
                 let bound = port.now().plus_us(us);
                 within.until(port).map_or(bound, |until| until.min(bound))
             };
-            let named = txn::settled_from(port, Some(until(OWN_US)), (state.stamp, true), *state);
+            let named =
+                txn::settled_from(port, Some(until(limits::RUN_SAME_US)), (state.stamp, true), *state);
             let Ok((_, Some(held))) = named else { continue };
             match over.and_then(|over| held.met(&[over])) {
+                // A task pauses instead: it would wait for as long as for those in the way.
+                None if self.tasks.is_some() => {}
                 None => _ = txn::settled_from(port, Some(until(OWN_US)), (held.upto, false), *state),
                 Some(Met::All(upto)) => {
                     _ = txn::settled_from(port, Some(until(limits::RUN_SAME_US)), (upto, false), *state);

@@ -141,11 +141,16 @@ impl Session<'_> {
 
     /// Begins a transaction in a space, whose cut looks at its end whether it has read what is held. That
     /// of a task takes up the begin which it has asked for before.
-    pub(super) fn begin(&self, at: usize, options: Options) -> Result<Tx<'_>, Error> {
+    ///
+    /// One that is the first of its cut waits for a place: it keeps none from others meanwhile.
+    pub(super) fn begin(&self, at: usize, options: Options, is_first: bool) -> Result<Tx<'_>, Error> {
         let port = self.port(at);
         let new = || Begin::new(&options).looking_at_end();
         let Some(kept) = &self.tasks else {
-            return begin_in_turn(port, (&options, &[]), options.until(port));
+            return match is_first {
+                true => begin_in_turn(port, (&options, &[]), options.until(port)),
+                false => Tx::begin_by(port, &options, options.until(port), &mut new()),
+            };
         };
         let asked = kept.begins.borrow_mut()[at].take();
         let mut begin = asked.unwrap_or_else(new).holding(options.at_least);
@@ -196,7 +201,7 @@ impl Session<'_> {
         self.tasks.as_ref().is_some_and(|kept| kept.is_outage.take())
     }
 
-    /// Says whether a transaction could not begin because others are open.
+    /// Says whether a transaction could not begin because others are open, and forgets that.
     fn is_full(&self) -> bool {
         self.tasks.as_ref().is_some_and(|kept| kept.is_full.take())
     }
@@ -372,6 +377,8 @@ impl<R, E: From<Error>> Steps<R, E> {
                     attempts.is_to_settle = false;
                     session.tasks().for_each(TaskPort::begin_anew);
                 }
+                // The word of an attempt before this one.
+                session.is_full();
                 match attempts.next(session, body, is_conflict) {
                     Ok(Attempt::Committing(committing, value)) => {
                         Stepped::Goes(State::Committing(committing, value))
@@ -385,15 +392,19 @@ impl<R, E: From<Error>> Steps<R, E> {
                     Err(e) => Stepped::Ended(Err(e)),
                 }
             }
-            State::Committing(mut committing, value) => match committing.go_on(session, is_late) {
-                Went::Ended(Ok(())) => Stepped::Ended(Ok(value)),
-                Went::Ended(Err(e)) => match attempts.refused(e) {
-                    Ok(conflict) => Stepped::Lost(conflict.into()),
-                    Err(e) => Stepped::Ended(Err(e.into())),
-                },
-                Went::Doubtful => Stepped::Goes(State::Committing(committing, value)),
-                Went::Missed => Stepped::Missed(State::Committing(committing, value)),
-            },
+            State::Committing(mut committing, value) => {
+                // What was sent is never begun again for want of a place.
+                session.is_full();
+                match committing.go_on(session, is_late) {
+                    Went::Ended(Ok(())) => Stepped::Ended(Ok(value)),
+                    Went::Ended(Err(e)) => match attempts.refused(e) {
+                        Ok(conflict) => Stepped::Lost(conflict.into()),
+                        Err(e) => Stepped::Ended(Err(e.into())),
+                    },
+                    Went::Doubtful => Stepped::Goes(State::Committing(committing, value)),
+                    Went::Missed => Stepped::Missed(State::Committing(committing, value)),
+                }
+            }
             State::Ended(end) => Stepped::Ended(end),
             State::Over => {
                 let text = "this run is over: begin another one";

@@ -174,6 +174,11 @@ impl<R> Polled<R> {
         }
     }
 
+    /// The moment at which it waits for nothing any longer.
+    pub fn ends_at(&self, now: Now) -> Now {
+        self.end(now)
+    }
+
     /// Says whether the body is to run next, and nothing of this run is on its way.
     pub fn is_to_begin(&self) -> bool {
         matches!(self.state, State::Body)

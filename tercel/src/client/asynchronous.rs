@@ -262,18 +262,22 @@ impl<'a, R, B, C> Running<'a, R, B, C> {
         if let Some(at) = self.pause.take_if(|at| self.shared.now() < *at) {
             // The first in line goes on with the state that made it lose, as soon as that is here.
             let is_first = self.turn.as_ref().is_some_and(|(turn, _)| turn.is_here(cx.waker()));
+            // The waker is kept before the look.
+            self.pause_until(cx.waker(), at, is_first);
             if !is_first || !self.run.has_newer(&port) {
                 self.pause = Some(at);
-                self.pause_until(cx.waker(), at, is_first);
                 return Poll::Pending;
             }
         }
         self.pause = None;
         if let Some((turn, until)) = &self.turn
+            && self.claim.is_none()
             && !turn.is_here(cx.waker())
         {
-            if self.shared.now() < *until {
-                self.shared.pause_task(cx.waker(), *until);
+            let now = self.shared.now();
+            let until = self.run.ends_at(now).min(*until);
+            if now < until {
+                self.shared.pause_task(cx.waker(), until);
                 return Poll::Pending;
             }
             self.turn = None;

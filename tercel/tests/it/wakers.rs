@@ -114,5 +114,5 @@ fn short_time_outs_end_in_time() {
     });
     let mut times: Vec<_> = times.collect();
     times.sort_unstable();
-    assert!(times[times.len() / 2] < Duration::from_millis(20), "{times:?}");
+    assert!(times[times.len() / 2] < Duration::from_millis(50), "{times:?}");
 }
