@@ -57,7 +57,7 @@ fn lost_between(there: &Head, archive: &Head) -> Vec<Gap> {
     let Some(base) = archive.bases.first() else { return Vec::new() };
     let last =
         |history: u32| there.runs.iter().filter(|run| run.history == history).map(|run| run.last).max();
-    // Of histories that the archive has no more, all up to where the next one began was there once.
+    // An older history was there once, up to where the next one began.
     let older = archive.histories.iter().filter(|next| next.of < base.history).filter_map(|next| {
         let after = last(next.of).filter(|last| *last < next.after)?;
         Some(Gap { after, upto: next.after + 1, ms: base.ms, why: REMOVED.into(), history: next.of })
@@ -78,4 +78,60 @@ fn lost_of_history(there: &Head, archive: &Head, base: &Base) -> Option<Gap> {
     };
     let is_one = after > 0 && !is_known && !is_whole && after < base.stamp;
     is_one.then(|| Gap { after, upto: base.stamp, ms: base.ms, why: REMOVED.into(), history: base.history })
+}
+
+#[cfg(test)]
+mod tests {
+    use tercel::{SpaceId, Stamp, ViewId};
+
+    use super::*;
+    use crate::head::History;
+
+    fn run(history: u32, first: u64, last: u64, before: &str, digest: &str) -> Run {
+        let (view, position, count) = ((1, history), first, last + 1 - first);
+        let (before, digest) = (before.into(), digest.into());
+        Run { view, first, position, last, last_ms: 0, before, digest, bytes: 10 * count, count, history }
+    }
+
+    fn base(history: u32, stamp: u64) -> Base {
+        let (first, ms, view) = (stamp + 1, stamp, 1);
+        Base { stamp, first, ms, pieces: 2, pages: 2, bytes: 9, view, digest: String::new(), history }
+    }
+
+    fn head(runs: &[Run], bases: &[Base], histories: &[History]) -> Head {
+        let new = Head::new(SpaceId(7), 1, "a test", ViewId::new(1, 0));
+        Head { runs: runs.into(), bases: bases.into(), histories: histories.into(), ..new }
+    }
+
+    #[test]
+    fn run_that_lost_its_beginning_has_it_again() {
+        let there = head(&[run(0, 1, 100, "", "a")], &[base(0, 0)], &[]);
+        // The log goes on in the object behind the copy's last one, or in one that the copy has.
+        for cut in [run(0, 101, 140, "a", "b"), run(0, 61, 140, "x", "b")] {
+            let merged = merged(&there, &head(&[cut], &[base(0, 100)], &[]));
+            assert_eq!(merged.runs, [Run { bytes: 1_400, ..run(0, 1, 140, "", "b") }]);
+            assert_eq!((merged.bases.len(), merged.gaps.len()), (2, 0));
+        }
+    }
+
+    #[test]
+    fn entries_that_no_copy_saw_are_gaps() {
+        // Behind a base that the log had not come to, and in a history that has gone by since.
+        let there = head(&[run(0, 1, 100, "", "a")], &[base(0, 0), base(0, 105)], &[]);
+        let archive = head(&[run(0, 121, 140, "z", "b")], &[base(0, 130)], &[]);
+        let whole = merged(&there, &archive);
+        let gaps =
+            |head: &Head| head.gaps.iter().map(|gap| (gap.history, gap.after, gap.upto)).collect::<Vec<_>>();
+        assert_eq!(gaps(&whole), [(0, 100, 130)]);
+        assert!(whole.gap_at(0, Stamp(102)).is_some() && whole.base_for(0, Stamp(140)).is_some());
+
+        let next = History { of: 0, after: 150, ms: 151 };
+        let archive = head(&[run(1, 152, 160, "", "c")], &[base(1, 151)], &[next]);
+        let there = head(&[run(0, 1, 100, "", "a")], &[base(0, 0)], &[]);
+        let whole = merged(&there, &archive);
+        assert_eq!(gaps(&whole), [(0, 100, 151)]);
+        assert!(whole.gap_at(0, Stamp(120)).is_some() && whole.base_for(0, Stamp(100)).is_some());
+        // Copied again, it is the same.
+        assert_eq!(merged(&whole, &archive), whole);
+    }
 }

@@ -12,9 +12,9 @@ use super::Space;
   tercel load seats seats.jsonl --class Seat --strict
   tercel dump seats --data ./shop | tercel load seats /dev/stdin --format jsonl
 
-The first line of a CSV file names the fields. A line of JSON is an object by field. Lines that are no row, or whose \
+The first line of a CSV file names all fields, each once. A line of JSON is an object by field. Lines that are no row, or whose \
 key is taken, are left out and told by number; with --strict the whole file is read before, and refused if any line is no row. \
-Rows go in 1,000 a commit, so a load that is broken off has loaded some: run it again, and what is there is told.")]
+Rows go in 1,000 a commit, so a load that is broken off has loaded some: run it again, and what is there is told. The exit code is 1 if no line was a row.")]
 pub struct Load {
     /// The table: a root, or a reference PAGE.SLOT
     pub root: String,

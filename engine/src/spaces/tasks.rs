@@ -36,7 +36,7 @@ pub(super) struct Kept {
     asked: RefCell<Option<Asked>>,
     /// The server of a space is gone.
     is_outage: Cell<bool>,
-    /// As many transactions as a client takes are open.
+    /// A transaction could not begin, because a client has as many open as it takes.
     is_full: Cell<bool>,
 }
 
@@ -393,7 +393,7 @@ impl<R, E: From<Error>> Steps<R, E> {
                 }
             }
             State::Committing(mut committing, value) => {
-                // What was sent is never begun again for want of a place.
+                // A commit that was sent is not begun again for want of a place.
                 session.is_full();
                 match committing.go_on(session, is_late) {
                     Went::Ended(Ok(())) => Stepped::Ended(Ok(value)),

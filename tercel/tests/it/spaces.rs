@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use futures_executor::block_on;
 use tercel::{
     Address, ClientConfig, Cut, Error, Isolation, Object, Options, Ref, Server, ServerConfig, Session,
     Spaces, Tx,
@@ -280,18 +281,20 @@ fn contended_transactions_wait_for_no_other_part() {
         1
     );
     let longest = thread::scope(|scope| {
-        let payers = (0..PAYERS).map(|_| {
-            scope.spawn(|| {
+        let payers = (0..PAYERS).map(|payer| {
+            scope.spawn(move || {
                 let spaces = connect(dir);
-                let session = spaces.session();
+                let mut session = spaces.session();
+                let pay = |cut: &Cut<'_>| {
+                    let (causes, effects) = (cut.space("causes")?, cut.space("effects")?);
+                    causes.edit(cause)?.set_count(count(causes, cause)? + 1)?;
+                    effects.edit(effect)?.set_count(count(effects, effect)? + 1)
+                };
                 let payments = (0..PAYMENTS).map(|_| {
                     let begun = Instant::now();
-                    let paid = session.run(|cut| {
-                        let (causes, effects) = (cut.space("causes")?, cut.space("effects")?);
-                        causes.edit(cause)?.set_count(count(causes, cause)? + 1)?;
-                        effects.edit(effect)?.set_count(count(effects, effect)? + 1)
-                    });
-                    paid.unwrap();
+                    // By threads and by tasks.
+                    let is_task = payer % 2 == 1;
+                    if is_task { block_on(session.run_async(pay)) } else { session.run(pay) }.unwrap();
                     begun.elapsed()
                 });
                 payments.max().unwrap()
