@@ -8,6 +8,8 @@
 //! Keys stand in three generations, of a day each: the present one, which is filled, and the two before. The
 //! oldest goes as a whole. Clocks that tell the date decide nothing: an hour has passed where a process has
 //! seen the space at the same hour all through it, so that a key is kept for 48 hours of use at least.
+//! A day is over early if it has 4,194,304 keys or 1 GiB of results, as one key of 1,024 is counted: a key may
+//! go once twice as many newer ones are kept.
 //!
 //! Time and randomness are the host's ([`Process`]): programs call `tercel::once`.
 
@@ -39,6 +41,10 @@ const ROOT: &str = "once.keys";
 const KEY_BYTES_MAX: usize = 128;
 /// Bytes of a kept result, at most.
 const RESULT_BYTES_MAX: usize = 4 << 10;
+/// One key of so many is counted, for all: which one is as random as the salt of the space.
+const COUNTED_OF: u64 = 1_024;
+/// Bytes that a kept result takes besides its own, about.
+const KEPT_BYTES: u64 = 64;
 /// Hours for which a generation of keys is filled.
 const DAY_HOURS: u32 = 24;
 /// Spaces whose hour a process remembers. Of others their days last longer.
@@ -56,6 +62,25 @@ pub trait Process {
     /// The whole hours for which it knows that a space, named by the salt of its keys, was at this hour:
     /// [`Hours::passed`] by a clock that only goes forward.
     fn passed(&self, space: [u64; 2], hour: Hour) -> u32;
+
+    /// Keys and bytes of results of one day, at most: about, as one key of 1,024 is counted.
+    fn day_max(&self) -> DayMax {
+        DayMax { keys: 4 << 20, bytes: 1 << 30 }
+    }
+}
+
+/// Bounds of a day's keys. A day that reaches one is over early.
+#[derive(Debug, Clone, Copy)]
+pub struct DayMax {
+    pub keys: u64,
+    pub bytes: u64,
+}
+
+impl DayMax {
+    fn is_reached(self, keys: &Obj<'_, Keys>) -> bool {
+        let all = |counted: u64| counted.saturating_mul(COUNTED_OF);
+        all(keys.counted()) >= self.keys || all(keys.counted_bytes()) >= self.bytes
+    }
 }
 
 /// The keys of a space.
@@ -71,6 +96,9 @@ struct Keys {
     today: Map<[u8; 16], Kept>,
     yesterday: Map<[u8; 16], Kept>,
     before: Map<[u8; 16], Kept>,
+    /// The keys of today that are counted, and the bytes of what is kept under them.
+    counted: u64,
+    counted_bytes: u64,
 }
 
 /// A result.
@@ -156,7 +184,11 @@ pub fn once<R: Field>(
         Looked::Kept(KeptResult { result, layout }) => reader.read_version(tx, &result, &layout),
         Looked::Free(place) => {
             // A state of this client's may be from before the key had its result.
-            let value = tx.whole_or_torn(body).inspect_err(|_| tx.must_be_current())?;
+            let value = tx.whole_or_torn(body).inspect_err(|_| {
+                if !dropped(Rule::OnceRefusesEarly) {
+                    tx.must_be_current();
+                }
+            })?;
             place.keep_within(tx, &encode_value(&value, RESULT_BYTES_MAX)?, &reader.words())?;
             Ok(value)
         }
@@ -238,6 +270,7 @@ enum Looked {
 
 /// The place for the result of a key that has none.
 struct Place {
+    keys: Ref<Keys>,
     today: Map<[u8; 16], Kept>,
     name: [u8; 16],
     request: [u8; 16],
@@ -247,7 +280,16 @@ impl Place {
     fn keep(&self, tx: &Tx<'_>, result: &[u8], layout: &[u8]) -> Result<(), Error> {
         let kept = Kept { request: self.request, result: result.into(), layout: layout.into() };
         let kept = tx.create(&kept)?;
-        self.today.insert(tx, self.name, kept).map(drop)
+        self.today.insert(tx, self.name, kept)?;
+        if u64::from_le_bytes(*self.name.first_chunk().expect("16 bytes")) % COUNTED_OF == 0 {
+            let bytes = (result.len() + layout.len()) as u64 + KEPT_BYTES;
+            let keys = tx.get(self.keys)?;
+            let (counted, bytes) = (keys.counted() + 1, keys.counted_bytes() + bytes);
+            let keys = keys.edit()?;
+            keys.set_counted(counted)?;
+            keys.set_counted_bytes(bytes)?;
+        }
+        Ok(())
     }
 
     /// The same, in the transaction of the body.
@@ -290,7 +332,7 @@ fn look(process: &impl Process, tx: &Tx<'_>, OnceKey { key, request }: OnceKey<'
             false => Err(Error::Invalid(OTHER_REQUEST.into())),
         };
     }
-    Ok(Looked::Free(Place { today: turn(process, tx, at, &keys)?, name, request }))
+    Ok(Looked::Free(Place { keys: at, today: turn(process, tx, at, &keys)?, name, request }))
 }
 
 /// The map of the present day, which is another one if the last is over.
@@ -303,7 +345,7 @@ fn turn(
     let (day, salt) = (keys.day(), keys.salt());
     let passed = process.passed(salt, (day, keys.hours()));
     let hours = keys.hours().saturating_add(passed);
-    if hours < DAY_HOURS {
+    if hours < DAY_HOURS && !process.day_max().is_reached(keys) {
         if passed > 0 {
             tx.edit(at)?.set_hours(hours)?;
         }
@@ -313,14 +355,18 @@ fn turn(
         true => (Map::create(tx)?, keys.today(), Map::create(tx)?),
         false => (Map::create(tx)?, keys.today(), keys.yesterday()),
     };
-    tx.replace(at, &Keys { day: day + 1, hours: 0, salt, today, yesterday, before })?;
+    tx.replace(
+        at,
+        &Keys { day: day + 1, hours: 0, salt, today, yesterday, before, counted: 0, counted_bytes: 0 },
+    )?;
     Ok(today)
 }
 
 fn begin(process: &impl Process, tx: &Tx<'_>) -> Result<Ref<Keys>, Error> {
     let salt = process.draw()?;
     let [today, yesterday, before] = [Map::create(tx)?, Map::create(tx)?, Map::create(tx)?];
-    let at = tx.create(&Keys { day: 0, hours: 0, salt, today, yesterday, before })?;
+    let at =
+        tx.create(&Keys { day: 0, hours: 0, salt, today, yesterday, before, counted: 0, counted_bytes: 0 })?;
     tx.set_root(ROOT, at)?;
     Ok(at)
 }

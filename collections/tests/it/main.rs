@@ -7,6 +7,7 @@ mod inside;
 mod isolation;
 mod map;
 mod migrate;
+mod once;
 mod table;
 mod values;
 mod vector;

@@ -11,7 +11,8 @@ impl Client {
     /// Runs `body` in a transaction once, however often it is sent: if a transaction with this key was
     /// committed in the last 48 hours, its result is given and nothing is done. Otherwise `body` runs as by
     /// [`Client::run`], which blocks, and its result is kept under the key by the same commit. [`once`] does
-    /// the same in a transaction of any other kind.
+    /// the same in a transaction of any other kind. A space keeps some eight million keys, or 2 GiB of
+    /// results, at least: where more come in 48 hours, the oldest go before.
     ///
     /// ```
     /// # #[derive(tercel::Object)]

@@ -3,8 +3,8 @@
 //! end between two messages, and a process in doubt asks again elsewhere, sometimes for something else.
 //!
 //! The judge counts: under each key is one effect, in both spaces or at the object, and each answer that a
-//! process had is that of the effect; the same key with another request is refused; money is neither made nor
-//! lost. Hours pass, so that generations of keys go. A key counts for 48 hours from when it was first asked.
+//! process had is that of the effect; the same key with another request is refused; a request that had its
+//! effect is refused by nobody, though it was before; money is neither made nor lost. Hours pass, so that generations of keys go. A key counts for 48 hours from when it was first asked.
 
 #![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
 
@@ -159,6 +159,8 @@ struct Request {
 enum Answer {
     Returned(u64),
     OtherRequest,
+    /// The order is not permitted yet.
+    NotPermitted,
     /// The asker does not know what became of the request.
     Doubt,
 }
@@ -317,6 +319,8 @@ struct Order {
     /// Set for words that were refused for others.
     refused: [bool; 2],
     answers: usize,
+    /// Set once an application server knows that it had its effect.
+    is_done: bool,
 }
 
 /// A transfer of an order: from one space to the other, between accounts.
@@ -331,6 +335,8 @@ struct Kept {
     accounts: Vec<Ref<Thing>>,
     /// By order: the words that had their effect, each with its amount.
     tallies: Vec<Ref<Thing>>,
+    /// By order: whether it is permitted, in the space that the money comes from.
+    permits: Vec<Ref<Thing>>,
 }
 
 pub struct Keyed {
@@ -356,6 +362,7 @@ pub struct Counts {
     pub doubts: AtomicUsize,
     pub ended: AtomicUsize,
     pub methods: AtomicUsize,
+    pub early: AtomicUsize,
     pub wrong: Mutex<Vec<String>>,
 }
 
@@ -365,7 +372,7 @@ impl Course for Keyed {
     }
 
     fn go_on(&self) {
-        match self.below(16) {
+        match self.below(17) {
             0..6 => self.deliver(),
             6..9 => self.ask(),
             9 => self.turn_gateway(),
@@ -373,6 +380,7 @@ impl Course for Keyed {
             12 => self.pass_hours(),
             13 if self.below(3) == 0 => self.kill(),
             14 => self.look_around(),
+            15 => self.permit(self.below(BY_GATEWAY as u64)),
             _ => self.lose_mail(),
         }
     }
@@ -409,6 +417,7 @@ impl Keyed {
             Ok(Kept {
                 accounts: (0..ACCOUNTS).map(|_| make(MONEY)).collect::<Result<_, _>>()?,
                 tallies: (0..BY_GATEWAY).map(|_| make(0)).collect::<Result<_, _>>()?,
+                permits: (0..BY_GATEWAY as u64).map(|order| make(order % 2)).collect::<Result<_, _>>()?,
             })
         };
         let purse = |tx: &Tx<'_>| {
@@ -589,10 +598,17 @@ impl Keyed {
             net.apps[app].is_busy = true;
             net.apps[app].seen.clone()
         };
+        let was_done = self.orders.lock().unwrap()[request.order].is_done;
         self.enter(app);
         let ended = self.session(&NAMES, app, &mut seen, |its| {
             its.run(|cut| self.transfer(&self.at_apps[app], cut, request))
         });
+        if ended.is_ok() {
+            self.orders.lock().unwrap()[request.order].is_done = true;
+        }
+        if was_done && matches!(ended, Err(Error::Denied(_))) && !self.is_over(request.order) {
+            self.wrong(format!("{request:?} is refused, and had its effect"));
+        }
         if self.leave(app) {
             add(&self.counts.ended);
             self.end_app(app);
@@ -602,7 +618,28 @@ impl Keyed {
         Some(match ended {
             Ok(result) => Answer::Returned(result),
             Err(Error::Invalid(text)) if text == OTHER_REQUEST => Answer::OtherRequest,
+            Err(Error::Denied(_)) => Answer::NotPermitted,
             Err(_) => Answer::Doubt,
+        })
+    }
+
+    /// An application server that is amid nothing permits an order.
+    fn permit(&self, order: usize) {
+        let app = self.below(APPS as u64);
+        if std::mem::replace(&mut self.net.lock().unwrap().apps[app].is_busy, true) {
+            return;
+        }
+        self.ground.depth.fetch_add(1, Relaxed);
+        let mut seen = self.net.lock().unwrap().apps[app].seen.clone();
+        let _may_have_failed = self.permit_by(app, &mut seen, order);
+        self.ground.depth.fetch_sub(1, Relaxed);
+        self.net.lock().unwrap().apps[app] = App { seen, is_busy: false };
+    }
+
+    fn permit_by(&self, app: usize, seen: &mut Vector, order: usize) -> Result<(), Error> {
+        let from = self.transfers[order].from;
+        self.session(&NAMES, app, seen, |its| {
+            its.space(NAMES[from])?.run(|tx| set(tx, self.kept[from].permits[order], 1))
         })
     }
 
@@ -612,6 +649,10 @@ impl Keyed {
         let amount = AMOUNTS[usize::from(request.other)];
         let (key, words) = (request.order.to_string(), format!("{amount} from {from}"));
         once(at, cut.space(NAMES[from])?, OnceKey::from((key.as_str(), words.as_str())), || {
+            let permit = self.kept[from].permits[request.order];
+            if cut.space(NAMES[from])?.get(permit)?.count() == 0 {
+                return Err(Error::Denied("it is not permitted yet".into()));
+            }
             let run = servers(|it| {
                 it.ran.push((request.order, it.clock));
                 it.ran.len() as u64
@@ -690,6 +731,7 @@ impl Keyed {
                 order.refused[usize::from(request.other)] = true;
                 add(&self.counts.refused);
             }
+            Answer::NotPermitted => add(&self.counts.early),
             Answer::Doubt => add(&self.counts.doubts),
         }
     }
@@ -763,6 +805,13 @@ impl Keyed {
     fn end(&self) {
         self.ground.calm();
         self.ground.settle();
+        let permits = |order| {
+            (0..60).any(|_| {
+                self.ground.settle();
+                self.permit_by(0, &mut Vector::default(), order).is_ok()
+            })
+        };
+        assert!((0..BY_GATEWAY).all(permits), "an order cannot be permitted in the end");
         let now = servers(|it| it.clock);
         let since: Vec<_> = self.orders.lock().unwrap().iter().map(|order| order.since).collect();
         let counts = |order: &usize| since[*order].is_some_and(|since| now.since_us(since) < KEPT_US);
@@ -842,15 +891,15 @@ impl Keyed {
 }
 
 fn play_worlds(play: fn(u64) -> Keyed, worlds: u64) {
-    let mut all = [0u64; 6];
+    let mut all = [0u64; 7];
     for seed in 0..worlds {
-        let Counts { answered, again, refused, doubts, ended, methods, wrong } = play(seed).counts;
-        let counts = [answered, again, refused, doubts, ended, methods].map(AtomicUsize::into_inner);
+        let Counts { answered, again, refused, doubts, ended, methods, early, wrong } = play(seed).counts;
+        let counts = [answered, again, refused, doubts, ended, methods, early].map(AtomicUsize::into_inner);
         all.iter_mut().zip(counts).for_each(|(all, count)| *all += count as u64);
         let wrong = wrong.into_inner().unwrap();
         assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
     }
-    println!("{worlds} worlds: answered, again, refused, doubts, ended, methods: {all:?}");
+    println!("{worlds} worlds: answered, again, refused, doubts, ended, methods, early: {all:?}");
     assert!(all.iter().all(|count| *count > worlds / 2), "{all:?}");
 }
 
