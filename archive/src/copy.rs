@@ -12,6 +12,8 @@ use crate::store::{Store, StoreError};
 pub struct Copied {
     /// Objects that were written.
     pub written: u64,
+    /// Objects of an earlier copy that were damaged, and are whole again.
+    pub mended: Vec<String>,
     /// Objects that are missing or damaged, and so are not in the copy either, a sentence each.
     pub wrong: Vec<String>,
 }
@@ -46,12 +48,26 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
     let mut copied = Copied::default();
     let mut put = |name: &str, object: &Object| -> Result<(), ArchiveError> {
         let (bytes, _) = object.encode();
+        let is_there = |there: Result<Option<Vec<u8>>, StoreError>| match there {
+            Err(StoreError::Damaged { .. }) => Ok(false),
+            there => there.map(|there| there.as_deref() == Some(&bytes[..])),
+        };
         if to.put(name, &bytes)? {
             copied.written += 1;
-        } else if to.get(name)?.as_deref() != Some(&bytes[..]) {
+        } else if !is_there(to.get(name))? {
+            // What cannot be read any more counts for nothing.
+            if is_damaged(to, name)? {
+                to.remove(name)?;
+                if to.put(name, &bytes)? {
+                    copied.written += 1;
+                    copied.mended.push(name.into());
+                    progress(copied.written);
+                    return Ok(());
+                }
+            }
             let (what, why) = (
                 format!("writing {name}"),
-                "another object is there, damaged or of another archive: remove it, and copy again".into(),
+                "another object is there, of another archive: copy to another place".into(),
             );
             return Err(StoreError::Failed { store: to.url(), what, why }.into());
         }
@@ -86,6 +102,14 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         return Err(StoreError::Failed { store: to.url(), what, why }.into());
     }
     Ok(Copied { wrong, ..copied })
+}
+
+/// Says whether a store has other bytes of an object than were written.
+fn is_damaged(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
+    match store.get(name) {
+        Err(StoreError::Damaged { .. }) => Ok(true),
+        got => Ok(got?.is_some_and(|bytes| Object::decode(&bytes).is_err())),
+    }
 }
 
 /// Says whether an archive has gone on from a head: it has all of that, but for what it has removed as old.

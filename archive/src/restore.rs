@@ -15,7 +15,7 @@ use tercel::tools::engine::replica::saved::Saved;
 use tercel::{SpaceId, Stamp};
 
 use crate::catalogue::{ArchiveError, Catalogue};
-use crate::head::{Base, Head};
+use crate::head::{Base, Head, Run};
 use crate::moment::time_text;
 use crate::object::Kind;
 
@@ -206,7 +206,7 @@ fn entries_of(
     upto: Stamp,
     each: &mut dyn FnMut(&[Sealed]) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
-    let mut end: Option<u64> = None;
+    let (mut end, mut reached): (Option<u64>, _) = (None, None);
     catalogue.log(history, first, upto, |object, entries| {
         let missing = |position: u64| {
             ArchiveError::NotThere(format!(
@@ -217,12 +217,24 @@ fn entries_of(
         match end {
             Some(end) if object.position != end + 1 => return Err(missing(object.position)),
             None if object.first > first => return Err(missing(object.position)),
-            _ => end = Some(object.end),
+            _ => (end, reached) = (Some(object.end), Some(object.last)),
         }
         let from = entries.partition_point(|entry| entry.stamp < first);
         let to = entries.partition_point(|entry| entry.stamp <= upto);
         if from < to { each(&entries[from..to]) } else { Ok(()) }
-    })
+    })?;
+    // What ends before the wanted stamp has to go on behind it: stamps are left out.
+    let goes_on = |run: &Run| {
+        run.history == history && run.first > upto.0 && end.is_none_or(|end| run.position == end + 1)
+    };
+    let reached = reached.unwrap_or(Stamp(first.0.saturating_sub(1)));
+    match reached >= upto || catalogue.head.runs.iter().any(goes_on) {
+        true => Ok(()),
+        false => Err(ArchiveError::NotThere(format!(
+            "commits behind {reached} and up to {upto} are missing in the archive, and no gap says so: name a commit up to \
+             {reached}, or one that a younger base reaches"
+        ))),
+    }
 }
 
 /// Several spaces, made of their archives.

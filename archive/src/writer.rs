@@ -149,7 +149,8 @@ impl Writer {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts what it holds, and ends. The server may then be stopped.
+    /// Puts what it holds, and ends. The server may then be stopped; until it is, it keeps its log for the
+    /// archive, within its bound.
     pub fn stop(mut self) -> Status {
         self.end();
         self.status()
@@ -221,7 +222,7 @@ impl Writing {
                     }
                 }
                 Err(Stopped::Follows(why)) => {
-                    self.tap.hold(None);
+                    self.hold_for_leader();
                     self.tell(|status| (status.waits, status.trouble) = (Some(why), None));
                     self.pause(AGAIN);
                 }
@@ -238,6 +239,15 @@ impl Writing {
                     self.pause(AGAIN);
                 }
             }
+        }
+    }
+
+    /// Holds the log from the end of the leader's archive on: if the leader ends amid what it has not archived
+    /// yet, this server may lead next. While the place is away, all behind what was seen last is held.
+    fn hold_for_leader(&self) {
+        if let Ok(Some((Head { last: Some(last), upto_ms, .. }, _))) = Head::read(&*self.store) {
+            self.memory.borrow_mut().set(&self.store.url(), Some(&last), upto_ms);
+            self.tap.hold(Some(last.position));
         }
     }
 

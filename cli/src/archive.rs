@@ -283,6 +283,7 @@ fn copy_to(args: &args::ArchiveCopy, term: &Term) -> Outcome {
     bar.finish_and_clear();
     let copied = copied.map_err(failed)?;
     tell!("{} {}", term.green("copied"), count(copied.written, "object", "objects"));
+    copied.mended.iter().for_each(|name| tell!("{} {name} had decayed in the copy", term.green("mended:")));
     copied.wrong.iter().for_each(|wrong| tell!("{} {wrong}", term.red("left out:")));
     Ok(if copied.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

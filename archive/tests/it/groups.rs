@@ -11,11 +11,13 @@ use tercel::{Address, Addresses, Client, Object, Server};
 use tercel_archive::catalogue::Catalogue;
 use tercel_archive::config::Config;
 use tercel_archive::head::{HEAD, Head};
+use tercel_archive::memory::{MEMORY, archived_upto};
 use tercel_archive::restore::{Until, restore};
 use tercel_archive::store::Store;
 use tercel_archive::writer::Writer;
 
-use crate::place::{Place, in_each_store};
+use crate::failing::{Failing, Fails};
+use crate::place::{Place, directories, in_each_store};
 
 #[derive(Object)]
 struct Count {
@@ -31,10 +33,17 @@ struct Member {
 
 impl Member {
     fn start(&mut self, store: &Arc<dyn Store>) {
-        let server = Server::builder(&self.dir).listen(self.at.clone()).start().unwrap();
-        let config = Config { every: Duration::from_millis(30), ..Config::default() };
+        let server = Server::builder(&self.dir).listen(self.at.clone());
+        // The log goes soon behind what is in the pages.
+        let server = server.mob_bytes(8 << 20).start().unwrap();
+        let memory = Some(self.memory());
+        let config = Config { every: Duration::from_millis(30), memory, ..Config::default() };
         let writer = Writer::start(Tap::of(&server), server.space(), store.clone(), config).unwrap();
         self.running = Some((server, writer));
+    }
+
+    fn memory(&self) -> PathBuf {
+        self.dir.join(MEMORY)
     }
 
     fn stop(&mut self) {
@@ -172,6 +181,60 @@ fn displaced_writer_goes_on_with_later_views(place: &dyn Place) {
     drop(client);
     members.iter_mut().for_each(Member::stop);
     let archive = Catalogue::open(&*store).unwrap();
+    assert_eq!(archive.head.gaps, []);
+    assert_eq!(archive.verify(|_| ()).unwrap().wrong, Vec::<String>::new());
+}
+
+#[derive(Object)]
+struct Large {
+    all: [u8; 1_000],
+}
+
+/// Followers hold the log for the archive as their leader does: one that leads next, when the place of the
+/// archive was away, has all of it.
+#[test]
+fn next_leader_has_what_is_not_archived_yet() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), directories());
+    let dir = dir.path();
+    let whole = place.store("archive");
+    let failing = Arc::new(Failing::new(whole.clone(), i64::MAX, Fails::Before));
+    let store: Arc<dyn Store> = failing.clone();
+    let name = |i: usize| dir.join(format!("m{i}"));
+    let mut members: Vec<Member> = (0..3)
+        .map(|i| Member { dir: name(i), at: Address::Unix(name(i).with_extension("socket")), running: None })
+        .collect();
+    let list: Vec<_> = members.iter().map(|member| (member.dir.as_path(), member.at.clone())).collect();
+    form(&list).unwrap();
+    members.iter_mut().for_each(|member| member.start(&store));
+    let all: Vec<String> = members.iter().map(|member| member.at.to_string()).collect();
+    let all: Addresses = all.join(",").parse().unwrap();
+    let client = Client::connect(all.clone()).unwrap();
+    let lead = |leader: usize| {
+        let secret = members[leader].dir.join("secret");
+        until("the move of the lead", || {
+            change(&all, Change::Lead, &members[leader].at.to_string(), Some(&secret)).is_ok()
+        });
+    };
+    let written = || Head::read(&*whole).ok().flatten().and_then(|(head, _)| head.last);
+    let commit = || {
+        let tx = client.transaction().begin().unwrap();
+        (0..50).try_for_each(|_| tx.create(&Large { all: [7; 1_000] }).map(drop)).unwrap();
+        tx.commit().unwrap().stamp.0
+    };
+    let is_archived = |stamp| written().is_some_and(|last| last.stamp >= stamp);
+    lead(0);
+    let first = commit();
+    until("the archive", || is_archived(first));
+    let has_seen = |i: usize| archived_upto(&members[i].memory(), &store.url()).is_some();
+    until("the archive in the eyes of followers", || has_seen(1) && has_seen(2));
+    failing.end();
+    let last = (0..40 * 20).fold(0, |_, _| commit());
+    lead(1);
+    failing.mend();
+    until("the archive of the next leader", || is_archived(last));
+    drop(client);
+    members.iter_mut().for_each(Member::stop);
+    let archive = Catalogue::open(&*whole).unwrap();
     assert_eq!(archive.head.gaps, []);
     assert_eq!(archive.verify(|_| ()).unwrap().wrong, Vec::<String>::new());
 }

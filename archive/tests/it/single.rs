@@ -456,6 +456,16 @@ fn several_damaged_objects_are_named_and_gone_round(place: &dyn Place) {
     assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
 
     let logs = store.list("log/").unwrap();
+    // A copy that has decayed is mended by the next one.
+    let kept = place.store("kept");
+    copy(&*store, &*kept, |_| ()).unwrap();
+    let decayed = vec![logs[1].clone(), logs[2].clone()];
+    decayed.iter().for_each(|name| place.set("kept", name, Some(b"no object")));
+    let copied = copy(&*store, &*kept, |_| ()).unwrap();
+    assert_eq!((copied.written, copied.mended), (2, decayed));
+    let wrong = Catalogue::open(&*kept).unwrap().verify(|_| ()).unwrap().wrong;
+    assert!(!wrong.iter().any(|told| told.contains("log/")), "{wrong:?}");
+
     let damaged = [&logs[0], &logs[1], logs.last().unwrap()];
     damaged.iter().for_each(|name| place.set("archive", name, Some(b"no object")));
     let wrong = Catalogue::open(&*store).unwrap().verify(|_| ()).unwrap().wrong;
