@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tercel_wire::access::Principal;
 use tercel_wire::frame::{self, Header, Kind};
-use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, PageId, Stamp, ViewId};
+use tercel_wire::id::{ClientId, EntryId, LogPosition, MemberId, OpId, PageId, Stamp, ViewId};
 use tercel_wire::message::{Challenge, Join, Refusal, Right};
 
 use crate::consult::{Consult, Consulted};
@@ -382,6 +382,16 @@ pub enum Audit {
     Backup,
     /// A request that operators and members make.
     Operated(Kind),
+    /// An operator has ended the part that was prepared at a stamp, whatever its space decides. Told to every
+    /// host, also to one without an audit.
+    Settled {
+        /// The transaction.
+        of: OpId,
+        /// The stamp of the prepare.
+        prepared: Stamp,
+        /// Set if the part is committed.
+        is_committed: bool,
+    },
     /// A method or procedure, as `INTERFACE.METHOD`.
     Called(String),
 }

@@ -74,8 +74,9 @@ impl Bank {
 
     fn start(&mut self, i: usize) {
         let data = self.path(NAMES[i]).display().to_string();
-        self.servers[i] =
-            Some(Serving::start_with(&data, &["--listen", &self.at[i], "--peer", &self.gates[1 - i]]));
+        let audit = self.audit(i).display().to_string();
+        let more = ["--listen", &self.at[i], "--peer", &self.gates[1 - i], "--audit", &audit];
+        self.servers[i] = Some(Serving::start_with(&data, &more));
     }
 
     /// From now on a server is reached by the other one.
@@ -86,6 +87,10 @@ impl Bank {
 
     fn kill(&mut self, i: usize) {
         self.servers[i] = None;
+    }
+
+    fn audit(&self, i: usize) -> PathBuf {
+        self.path(NAMES[i]).with_extension("audit")
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -307,5 +312,11 @@ fn part_of_lost_space_is_settled_by_hand() {
         assert_eq!(bank.cents(1), cents);
         let again = in_one_line(&err(&settle(&["--yes"])));
         assert!(again.contains("waits for its end"), "{again}");
+        let told = format!("\"prepared\":{prepared},\"committed\":{}", end == "--commit");
+        until(|| {
+            let audit = std::fs::read_to_string(bank.audit(1)).ok()?;
+            let mut of_ends = audit.lines().filter(|line| line.contains("\"what\":\"settle\""));
+            of_ends.find(|line| line.contains(&told)).map(drop)
+        });
     }
 }

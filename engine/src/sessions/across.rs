@@ -8,7 +8,7 @@ use tercel_wire::message::{
 use tercel_wire::vector::VECTOR_MAX;
 
 use super::{Cx, Sessions};
-use crate::effect::Conn;
+use crate::effect::{Audit, Audited, Conn, Effect};
 use crate::leader::{Asked, Body, Role};
 use crate::limits;
 
@@ -82,6 +82,16 @@ impl Sessions {
         // If that is not known yet, it is taken again.
         let Some(is_believed) = is_own.then_some(true).or_else(is_trusted) else { return };
         let asked = Asked { conn, call: header.call };
+        // A server that settles names the view in which the part was prepared.
+        if is_believed && !is_own && settle.view.is_none() {
+            let what = Audit::Settled {
+                of: settle.of,
+                prepared: settle.prepared,
+                is_committed: settle.seen.is_some(),
+            };
+            let who = cx.work.seats.who(conn).cloned().unwrap_or_default();
+            cx.out.push(Effect::Audit(Audited { who, client: Some(client), what }));
+        }
         settle.seen.iter_mut().for_each(|seen| seen.remove(cx.work.space));
         self.lead(cx, |leader, work| match is_believed {
             true => leader.settle(Some(asked), settle, work),

@@ -185,6 +185,9 @@ fn line(at: &str, Audited { who, client, what }: &Audited, left: Left) -> String
         Audit::Defined(class) => format!(",\"what\":\"define\",\"class\":{}", quoted(class)),
         Audit::Backup => ",\"what\":\"backup\"".into(),
         Audit::Called(name) => format!(",\"what\":\"call\",\"of\":{}", quoted(name)),
+        Audit::Settled { of, prepared, is_committed } => format!(
+            ",\"what\":\"settle\",\"transaction\":\"{of}\",\"prepared\":{prepared},\"committed\":{is_committed}"
+        ),
         Audit::Operated(kind) => format!(",\"what\":\"operate\",\"request\":\"{kind:?}\""),
     };
     for (name, lines) in [("lost_before", left.lost), ("repeated_before", left.repeated)] {

@@ -64,6 +64,10 @@ impl Journal {
 
     /// Adds an event to the audit.
     pub(super) fn audit(&mut self, of: &Audited) {
+        if let Audit::Settled { of: transaction, prepared, is_committed } = &of.what {
+            let who = &of.who;
+            tracing::warn!(%who, %transaction, %prepared, is_committed, "an operator has settled a part");
+        }
         self.audit.iter_mut().for_each(|audit| audit.add(of));
     }
 
