@@ -24,9 +24,23 @@ const LOOKED_AT: usize = 32;
 /// The tasks that wait. Times are microseconds of the client's clock.
 #[derive(Default)]
 pub struct Tasks {
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<AllWaiting>,
     /// The number of waiting tasks, so that nobody takes the lock for nothing.
     count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct AllWaiting {
+    /// Tasks that wait for anything, or for a time.
+    others: Vec<Waiting>,
+    /// By watch, the task that waits for its news.
+    watching: HashMap<u64, Waiting>,
+}
+
+impl AllWaiting {
+    fn len(&self) -> usize {
+        self.others.len() + self.watching.len()
+    }
 }
 
 struct Waiting {
@@ -43,6 +57,26 @@ impl Tasks {
         self.keep(Waiting { waker: waker.clone(), due_us, is_pause: false });
     }
 
+    /// Has a task woken by news of a watch, or at this moment. A watch has one task that waits.
+    pub fn wait_for_news(&self, watch: u64, waker: &Waker, due_us: u64) {
+        let new = Waiting { waker: waker.clone(), due_us, is_pause: false };
+        let mut waiting = unpoison(self.waiting.lock());
+        let old = waiting.watching.insert(watch, new);
+        self.count.store(waiting.len(), Ordering::Release);
+        // A waker may own its task, which uses the client once more when it is dropped.
+        drop(waiting);
+        drop(old);
+    }
+
+    /// Has nobody woken by news of a watch any more.
+    pub fn leave_watch(&self, watch: u64) {
+        let mut waiting = unpoison(self.waiting.lock());
+        let old = waiting.watching.remove(&watch);
+        self.count.store(waiting.len(), Ordering::Release);
+        drop(waiting);
+        drop(old);
+    }
+
     /// Has a task woken at this moment.
     pub fn pause(&self, waker: &Waker, due_us: u64) {
         self.keep(Waiting { waker: waker.clone(), due_us, is_pause: true });
@@ -51,28 +85,33 @@ impl Tasks {
     fn keep(&self, new: Waiting) {
         let mut waiting = unpoison(self.waiting.lock());
         // One that is not found among the last is woken once more, for nothing.
-        match waiting.iter_mut().rev().take(LOOKED_AT).find(|known| known.waker.will_wake(&new.waker)) {
+        match waiting.others.iter_mut().rev().take(LOOKED_AT).find(|known| known.waker.will_wake(&new.waker))
+        {
             // A task that waits for two things is woken by the first.
             Some(known) => {
                 known.due_us = known.due_us.min(new.due_us);
                 known.is_pause &= new.is_pause;
             }
-            None => waiting.push(new),
+            None => waiting.others.push(new),
         }
         self.count.store(waiting.len(), Ordering::Release);
     }
 
-    /// Wakes the tasks that something may have come for. Not under a lock that tasks take.
-    pub fn happen(&self) {
-        self.take_happened().wake();
-    }
-
-    /// Takes the tasks that something may have come for, which are to be woken.
-    pub fn take_happened(&self) -> Wakes {
-        match self.count.load(Ordering::Acquire) {
-            0 => Wakes::default(),
-            _ => self.take(|waiting| !waiting.is_pause),
+    /// Takes the tasks that something may have come for, which are to be woken: all that wait for anything,
+    /// and those of the watches that have news; without a list, of all watches.
+    pub fn take_happened(&self, news: Option<&[u64]>) -> Wakes {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Wakes::default();
         }
+        let mut waiting = unpoison(self.waiting.lock());
+        let AllWaiting { others, watching } = &mut *waiting;
+        let mut taken: Vec<Waiting> = others.extract_if(.., |waiting| !waiting.is_pause).collect();
+        match news {
+            Some(news) => taken.extend(news.iter().filter_map(|watch| watching.remove(watch))),
+            None => taken.extend(watching.drain().map(|(_, waiting)| waiting)),
+        }
+        self.count.store(waiting.len(), Ordering::Release);
+        Wakes(taken)
     }
 
     /// Wakes the tasks whose time has come, and gives the time until the next one's.
@@ -80,14 +119,19 @@ impl Tasks {
         if self.count.load(Ordering::Acquire) == 0 {
             return Duration::MAX;
         }
-        self.take(|waiting| waiting.due_us <= now_us).wake();
-        let next = unpoison(self.waiting.lock()).iter().map(|waiting| waiting.due_us).min();
+        self.take_due(now_us).wake();
+        let next = {
+            let waiting = unpoison(self.waiting.lock());
+            waiting.others.iter().chain(waiting.watching.values()).map(|waiting| waiting.due_us).min()
+        };
         next.map_or(Duration::MAX, |due_us| Duration::from_micros(due_us.saturating_sub(now_us)))
     }
 
-    fn take(&self, is_to_be_woken: impl Fn(&Waiting) -> bool) -> Wakes {
+    fn take_due(&self, now_us: u64) -> Wakes {
         let mut waiting = unpoison(self.waiting.lock());
-        let taken = waiting.extract_if(.., |waiting| is_to_be_woken(waiting)).collect();
+        let AllWaiting { others, watching } = &mut *waiting;
+        let mut taken: Vec<Waiting> = others.extract_if(.., |waiting| waiting.due_us <= now_us).collect();
+        taken.extend(watching.extract_if(|_, waiting| waiting.due_us <= now_us).map(|(_, waiting)| waiting));
         self.count.store(waiting.len(), Ordering::Release);
         Wakes(taken)
     }
@@ -219,7 +263,7 @@ mod tests {
         tasks.wait(&waits, 500);
         tasks.wait(&waits, 400);
         tasks.pause(&pauses, 300);
-        tasks.happen();
+        tasks.take_happened(Some(&[])).wake();
         assert_eq!((one.0.load(Ordering::SeqCst), other.0.load(Ordering::SeqCst)), (1, 0));
         assert_eq!(tasks.wake_due(299), Duration::from_micros(1));
         tasks.wait(&waits, 400);
@@ -242,7 +286,7 @@ mod tests {
         let (tasks, [(woken, waker)]) = (Tasks::default(), wakers());
         tasks.wait(&Waker::from(Arc::new(Panics)), 100);
         tasks.wait(&waker, 100);
-        tasks.happen();
+        tasks.take_happened(Some(&[])).wake();
         assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     }
 
@@ -252,12 +296,34 @@ mod tests {
         tasks.wait(&waker, 100);
         tasks.pause(&waker, 900);
         assert_eq!(tasks.wake_due(50), Duration::from_micros(50));
-        tasks.happen();
+        tasks.take_happened(Some(&[])).wake();
         assert_eq!(woken.0.load(Ordering::SeqCst), 1);
         tasks.pause(&waker, 900);
         tasks.wait(&waker, 2_000);
         tasks.wake_due(900);
         assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn watching_task_is_woken_by_its_own_news() {
+        let (tasks, [(one, a), (other, b), (third, c)]) = (Tasks::default(), wakers());
+        tasks.wait_for_news(1, &a, 500);
+        tasks.wait_for_news(2, &b, 400);
+        tasks.wait_for_news(3, &c, 900);
+        let woken = || [&one, &other, &third].map(|woken| woken.0.load(Ordering::SeqCst));
+        tasks.take_happened(Some(&[])).wake();
+        assert_eq!(woken(), [0, 0, 0]);
+        tasks.take_happened(Some(&[1, 7])).wake();
+        assert_eq!(woken(), [1, 0, 0]);
+        assert_eq!(tasks.wake_due(400), Duration::from_micros(500));
+        assert_eq!(woken(), [1, 1, 0]);
+        // No news can come any more.
+        tasks.take_happened(None).wake();
+        assert_eq!(woken(), [1, 1, 1]);
+        tasks.wait_for_news(1, &a, 500);
+        tasks.leave_watch(1);
+        assert_eq!(tasks.wake_due(1_000), Duration::MAX);
+        assert_eq!(woken(), [1, 1, 1]);
     }
 
     #[test]

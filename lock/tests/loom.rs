@@ -331,7 +331,7 @@ fn arrive(client: &Client) {
     let mut state = client.threads.state();
     state.came[0] = true;
     client.threads.happen(&state);
-    client.tasks.happen();
+    client.tasks.take_happened(None).wake();
 }
 
 /// Polls until the answer is here; `register` keeps the waker, with the state's lock or without.

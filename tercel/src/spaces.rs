@@ -88,12 +88,45 @@ impl Spaces {
         config: impl Into<ClientConfig>,
     ) -> Result<Spaces, Error> {
         let config = config.into();
-        named.into_iter().try_fold(Spaces::new(), |spaces, (name, at)| match spaces.client(name) {
+        named.into_iter().try_fold(Spaces::new(), |spaces, (name, at)| {
+            spaces.has_no(name)?;
+            Ok(spaces.with(name, Client::connect_with(at, config.clone())?))
+        })
+    }
+
+    /// [`Spaces::connect`] for a task of an asynchronous runtime, as [`Client::connect_async`].
+    ///
+    /// # Errors
+    /// As [`Spaces::connect`].
+    pub async fn connect_async<'a>(
+        named: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Spaces, Error> {
+        Spaces::connect_async_with(named, ClientConfig::default()).await
+    }
+
+    /// [`Spaces::connect_with`] for a task, as [`Client::connect_async`].
+    ///
+    /// # Errors
+    /// As [`Spaces::connect_with`].
+    pub async fn connect_async_with<'a>(
+        named: impl IntoIterator<Item = (&'a str, &'a str)>,
+        config: impl Into<ClientConfig>,
+    ) -> Result<Spaces, Error> {
+        let (config, mut spaces) = (config.into(), Spaces::new());
+        for (name, at) in named {
+            spaces.has_no(name)?;
+            spaces = spaces.with(name, Client::connect_async_with(at, config.clone()).await?);
+        }
+        Ok(spaces)
+    }
+
+    fn has_no(&self, name: &str) -> Result<(), Error> {
+        match self.client(name) {
             Some(_) => {
                 Err(Error::Invalid(format!("two spaces are named `{name}`: give each a name of its own")))
             }
-            None => Ok(spaces.with(name, Client::connect_with(at, config.clone())?)),
-        })
+            None => Ok(()),
+        }
     }
 
     /// Adds the space of a client. A name that is there already is of this client from now on.

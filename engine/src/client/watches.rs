@@ -27,6 +27,8 @@ pub(super) struct Watches {
     pages: Map<PageId, Vec<Oref>>,
     /// Objects, counted for each watch of them.
     objects: usize,
+    /// Watches that have had something since it was asked for, each once.
+    news: Vec<WatchId>,
 }
 
 #[derive(Default)]
@@ -37,6 +39,8 @@ struct Watched {
     pending: Vec<Oref>,
     /// Why nothing more will come.
     ended: Option<Error>,
+    /// Set while it stands in the list of watches that have had something.
+    has_news: bool,
 }
 
 /// Changes of an object that were not reported to a watch yet.
@@ -54,6 +58,12 @@ impl Watched {
         note(pending);
         if !std::mem::replace(&mut pending.listed, true) {
             self.pending.push(oref);
+        }
+    }
+
+    fn has_news_in(&mut self, news: &mut Vec<WatchId>, watch: WatchId) {
+        if !std::mem::replace(&mut self.has_news, true) {
+            news.push(watch);
         }
     }
 }
@@ -75,6 +85,7 @@ impl Watches {
                     pending.changed = Some(stamp);
                 }
             });
+            watched.has_news_in(&mut self.news, *watch);
         }
     }
 
@@ -84,6 +95,7 @@ impl Watches {
             for watch in self.watchers.get(oref).into_iter().flatten() {
                 if let Some(watched) = self.all.get_mut(watch) {
                     watched.note(*oref, |pending| pending.lost = true);
+                    watched.has_news_in(&mut self.news, *watch);
                 }
             }
         }
@@ -91,7 +103,8 @@ impl Watches {
 
     /// No more news arrives of the objects watched up to now.
     pub(super) fn lose_all(&mut self) {
-        for watched in self.all.values_mut() {
+        for (watch, watched) in &mut self.all {
+            watched.has_news_in(&mut self.news, *watch);
             let Watched { objects, pending, .. } = watched;
             for (oref, of) in objects.iter_mut() {
                 of.lost = true;
@@ -106,7 +119,8 @@ impl Watches {
 
     /// The history that the watches are of is not the space's any more.
     pub(super) fn end(&mut self, error: &Error) {
-        for watched in self.all.values_mut() {
+        for (watch, watched) in &mut self.all {
+            watched.has_news_in(&mut self.news, *watch);
             watched.ended.get_or_insert_with(|| error.clone());
         }
     }
@@ -152,6 +166,20 @@ impl Watches {
     }
 }
 
+impl Client {
+    /// The numbers of the watches that have had something since this was asked last; none stands for all,
+    /// because no news can be received now.
+    pub fn take_news(&mut self) -> Option<Vec<u64>> {
+        let news = std::mem::take(&mut self.watches.news);
+        for watch in &news {
+            if let Some(watched) = self.watches.all.get_mut(watch) {
+                watched.has_news = false;
+            }
+        }
+        self.refusal().is_none().then(|| news.into_iter().map(|watch| watch.number).collect())
+    }
+}
+
 impl Watcher for Client {
     fn open(&mut self) -> WatchId {
         self.watches.last += 1;
@@ -184,6 +212,7 @@ impl Watcher for Client {
         orefs.sort_unstable();
         self.let_go(watch, &orefs);
         self.watches.all.remove(&watch);
+        self.watches.news.retain(|known| *known != watch);
     }
 
     fn look_at(&mut self, watch: WatchId, read: &[Oref]) -> Result<(), Error> {

@@ -402,7 +402,7 @@ impl Port for Inline<'_> {
         self.is_at_work.set(false);
         match said {
             Step::Done => Ok(()),
-            Step::Wait => {
+            Step::Wait | Step::WaitForNews(_) => {
                 self.waits.set(true);
                 Err(Error::Unavailable("what the method needs is not at hand: it is run anew".into()))
             }

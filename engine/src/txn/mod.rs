@@ -171,6 +171,8 @@ pub enum Step {
     Done,
     /// Call again when something has arrived.
     Wait,
+    /// Call again when the watch has news, or cannot have any. Whoever calls again earlier loses nothing.
+    WaitForNews(WatchId),
 }
 
 /// Levels of strictness of a transaction's reads.

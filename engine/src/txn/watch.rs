@@ -304,11 +304,29 @@ impl Watch {
         since: Option<Token>,
         until: Now,
     ) -> Result<Watch, Error> {
+        let mut watch = Watch::begin(port, sources, since)?;
+        loop {
+            match watch.open_further(port, since, until) {
+                Ok(()) => return Ok(watch),
+                Err(Error::Conflict(_)) if port.now() < until => port.back_off(AGAIN_US),
+                Err(e) => {
+                    watch.close(port);
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    /// Begins to open a watch, for a task: [`Watch::open_further`] reads what is watched.
+    ///
+    /// # Errors
+    /// `Invalid` if a reference is null, or the home has no watches; that of a home that is closed.
+    pub fn begin(port: &dyn Port, sources: Vec<Source>, since: Option<Token>) -> Result<Watch, Error> {
         if sources.iter().any(|source| matches!(source, Source::Object(r) if r.is_null())) {
             return Err(Error::Invalid("a null reference names nothing that could be watched".into()));
         }
         let mut opened = None;
-        port.drive(Some(until), &mut |home, _| {
+        port.drive(None, &mut |home, _| {
             let id = home.watcher().map(|watcher| watcher.open());
             opened = id.map(|id| (id, home.token(Stamp::ZERO)));
             Step::Done
@@ -339,27 +357,27 @@ impl Watch {
         }
         watch.unread = watch.objects.keys().copied().collect();
         watch.is_due = !watch.queries.is_empty();
-        loop {
-            match watch.gather(port, since, until) {
-                Ok(()) => break,
-                Err(Error::Conflict(_)) if port.now() < until => port.back_off(AGAIN_US),
-                Err(e) => {
-                    watch.close(port);
-                    return Err(e);
-                }
-            }
-        }
-        watch.tells_from = None;
+        Ok(watch)
+    }
+
+    /// Reads what is watched, with the token that it began with. It is open then; after an error this can be
+    /// called again.
+    ///
+    /// # Errors
+    /// As [`Watch::open`]; `Conflict` if something changed meanwhile.
+    pub fn open_further(&mut self, port: &dyn Port, since: Option<Token>, until: Now) -> Result<(), Error> {
+        self.gather(port, since, until)?;
+        self.tells_from = None;
         match since {
-            Some(_) if watch.ready.is_empty() => {}
-            Some(since) => watch.told = since,
+            Some(_) if self.ready.is_empty() => {}
+            Some(since) => self.told = since,
             None => {
                 // What changed while the watch was being opened is not news.
-                watch.ready.clear();
-                watch.told = watch.upto;
+                self.ready.clear();
+                self.told = self.upto;
             }
         }
-        Ok(watch)
+        Ok(())
     }
 
     /// The next change. Waits for it until `until`, also while the server is gone; then `None`. Reading what
@@ -413,6 +431,11 @@ impl Watch {
         self.told
     }
 
+    /// The number that the home knows it by.
+    pub fn id(&self) -> WatchId {
+        self.id
+    }
+
     /// Ends it.
     pub fn close(&mut self, port: &dyn Port) {
         let closed = port.drive(None, &mut |home, _| {
@@ -443,7 +466,7 @@ impl Watch {
                     None => {
                         let upto = watcher.watermark();
                         quiet_upto = Some(home.token(upto));
-                        return Step::Wait;
+                        return Step::WaitForNews(self.id);
                     }
                     Some(e) => outcome = Err(e),
                 },

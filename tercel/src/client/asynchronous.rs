@@ -355,11 +355,18 @@ pub(super) struct OfTask<'a> {
     shared: &'a Shared,
     waker: &'a Waker,
     has_missed: AtomicBool,
+    waits_for_news: AtomicBool,
 }
 
 impl<'a> OfTask<'a> {
     pub(super) fn new(shared: &'a Shared, waker: &'a Waker) -> OfTask<'a> {
-        OfTask { shared, waker, has_missed: AtomicBool::new(false) }
+        let (has_missed, waits_for_news) = (AtomicBool::new(false), AtomicBool::new(false));
+        OfTask { shared, waker, has_missed, waits_for_news }
+    }
+
+    /// Says whether the task waits for nothing but news of its watch.
+    pub(super) fn waits_for_news(&self) -> bool {
+        self.waits_for_news.load(Ordering::Relaxed)
     }
 }
 
@@ -397,12 +404,18 @@ impl Port for OfTask<'_> {
     ) -> Result<(), Error> {
         self.shared.drive_once(&mut |home, now| {
             let said = step(home, now);
-            if said == Step::Wait {
-                self.has_missed.store(true, Ordering::Relaxed);
-                // Whoever waits longer than for ever asks again.
-                self.shared.tasks.wait(self.waker, now.plus_us(u64::from(u32::MAX)).0);
-                self.shared.rouse();
+            // Whoever waits longer than for ever asks again.
+            let due = now.plus_us(u64::from(u32::MAX)).0;
+            match said {
+                Step::Done => return said,
+                Step::Wait => self.shared.tasks.wait(self.waker, due),
+                Step::WaitForNews(watch) => {
+                    self.shared.tasks.wait_for_news(watch.number, self.waker, due);
+                    self.waits_for_news.store(true, Ordering::Relaxed);
+                }
             }
+            self.has_missed.store(true, Ordering::Relaxed);
+            self.shared.rouse();
             said
         })
     }

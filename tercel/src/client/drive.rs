@@ -284,7 +284,7 @@ impl Shared {
         };
         let send = |(bytes, spare): &mut Outbox| {
             if has_room.take() {
-                self.tasks.happen();
+                self.tasks.take_happened(Some(&[])).wake();
             }
             let conn = conn.take();
             let sent = conn.map(|conn| self.send(&conn, bytes, reader.as_deref_mut()).map_err(|e| (conn, e)));
@@ -471,9 +471,10 @@ impl Shared {
 
     /// Something that a thread or task may wait for has happened. Tasks are woken without the lock, which is
     /// then taken once more: other threads may have used the machine meanwhile.
-    pub(super) fn happen<'a>(&'a self, machine: MutexGuard<'a, Linked>) -> MutexGuard<'a, Linked> {
+    pub(super) fn happen<'a>(&'a self, mut machine: MutexGuard<'a, Linked>) -> MutexGuard<'a, Linked> {
         self.threads.happen(&machine);
-        let wakes = self.tasks.take_happened();
+        let news = machine.take_news();
+        let wakes = self.tasks.take_happened(news.as_deref());
         if wakes.is_empty() {
             return machine;
         }
@@ -750,7 +751,7 @@ impl Shared {
         let now = self.now();
         let said = step(&mut machine.machine, now);
         self.flush_of_task(machine);
-        if said == Step::Wait { Err(Error::Timeout) } else { Ok(()) }
+        if said == Step::Done { Ok(()) } else { Err(Error::Timeout) }
     }
 
     /// Calls `step` as [`Shared::drive_patiently`] does, and sends at once.
@@ -782,7 +783,7 @@ impl Shared {
         loop {
             let mut machine = self.machine();
             let (view, said) = (machine.view(), step(&mut machine, self.now()));
-            let waits_for = (said == Step::Wait).then(|| (self.threads.happened(), machine.conn.clone()));
+            let waits_for = (said != Step::Done).then(|| (self.threads.happened(), machine.conn.clone()));
             if waits_for.is_some() || machine.outgoing().len() >= gathers {
                 self.flush(machine, None);
             } else {

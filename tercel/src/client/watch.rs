@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tercel_collections::{Key, Map, Prefix};
 use tercel_engine::Error;
+use tercel_engine::error::Bound;
+use tercel_engine::time::Now;
 use tercel_engine::txn::{self, Change, Query, Source, TaskPort, Tx};
 use tercel_wire::record::{Any, Ref, Target};
 use tercel_wire::token::Token;
@@ -15,7 +17,7 @@ use super::Client;
 use super::asynchronous::OfTask;
 
 /// The things to watch, begun by [`Client::watch`]. Their changes come in one stream.
-#[must_use = "nothing is watched before `start`"]
+#[must_use = "nothing is watched before `start` or `start_async`"]
 pub struct WatchBuilder {
     client: Client,
     sources: Vec<Source>,
@@ -93,16 +95,35 @@ impl WatchBuilder {
     /// [`Bound::Watched`](crate::Bound::Watched) if that is more than a client can watch; `Schema` if a map
     /// has keys of another type; `Timeout`, `Unavailable`.
     pub fn start(self) -> Result<Watch, Error> {
-        let WatchBuilder { client, sources, since } = self;
-        if sources.is_empty() {
-            return Err(Error::Invalid(
-                "a watch of nothing would wait for ever: name an object, a root or a range".into(),
-            ));
-        }
+        let WatchBuilder { client, sources, since } = self.of_something()?;
         let shared = client.shared()?;
         let until = shared.now().plus(shared.timeout());
         let watch = txn::Watch::open(shared, sources, since, until)?;
         Ok(Watch { watch, client })
+    }
+
+    /// [`start`](WatchBuilder::start) for a task of an asynchronous runtime: it never blocks the thread, and
+    /// needs no runtime of any kind. Dropped before its end, it watches nothing.
+    ///
+    /// # Errors
+    /// As [`WatchBuilder::start`].
+    pub async fn start_async(self) -> Result<Watch, Error> {
+        let WatchBuilder { client, sources, since } = self.of_something()?;
+        let shared = client.shared()?;
+        let until = shared.now().plus(shared.timeout());
+        let watch = txn::Watch::begin(&OfTask::new(shared, Waker::noop()), sources, since)?;
+        let mut opened = Watch { watch, client };
+        std::future::poll_fn(|cx| opened.open_further(since, until, cx)).await?;
+        Ok(opened)
+    }
+
+    fn of_something(self) -> Result<WatchBuilder, Error> {
+        match self.sources.is_empty() {
+            true => Err(Error::Invalid(
+                "a watch of nothing would wait for ever: name an object, a root or a range".into(),
+            )),
+            false => Ok(self),
+        }
     }
 }
 
@@ -195,6 +216,30 @@ impl Watch {
         Changes(self)
     }
 
+    /// One step of opening it, for a task.
+    fn open_further(
+        &mut self,
+        since: Option<Token>,
+        until: Now,
+        cx: &Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let shared = self.client.shared()?;
+        let port = OfTask::new(shared, cx.waker());
+        let opened = self.watch.open_further(&port, since, until);
+        let now = shared.now();
+        let again = match &opened {
+            // What a read misses makes it fail in whatever way.
+            Err(_) if port.has_missed() => until,
+            Err(Error::Conflict(_) | Error::Full(Bound::Transactions)) => now.plus_us(AGAIN_US),
+            _ => return Poll::Ready(opened),
+        };
+        if now >= until {
+            return Poll::Ready(opened.map_err(|e| if e == Error::Timeout { shared.why_late() } else { e }));
+        }
+        port.wake_at(again.min(until));
+        Poll::Pending
+    }
+
     /// One look for a task.
     fn poll_change(&mut self, cx: &Context<'_>) -> Poll<Result<Change, Error>> {
         let shared = self.client.shared()?;
@@ -203,6 +248,7 @@ impl Watch {
         match self.watch.next(&port, now) {
             Ok(Some(change)) => Poll::Ready(Ok(change)),
             Err(e) => Poll::Ready(Err(e)),
+            Ok(None) if port.waits_for_news() => Poll::Pending,
             Ok(None) => {
                 // The obstacle of a read is over soon, and nothing tells of that.
                 let again_us = if port.has_missed() { LOOK_AGAIN_US } else { AGAIN_US };
@@ -258,6 +304,9 @@ impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(shared) = self.client.begun() {
             self.watch.close(&OfTask::new(shared, Waker::noop()));
+            if !shared.is_forked() {
+                shared.tasks.leave_watch(self.watch.id().number);
+            }
         }
     }
 }

@@ -142,7 +142,7 @@ fn every_executor_runs_tasks_to_their_end() {
         let reader: Task = Box::pin({
             let client = client.clone();
             async move {
-                let mut watch = client.watch().object(of).start().unwrap();
+                let mut watch = client.watch().object(of).start_async().await.unwrap();
                 while client.run_async(|tx| Ok(tx.get(of)?.count())).await.unwrap() < 400 {
                     watch.next_async().await.unwrap();
                 }

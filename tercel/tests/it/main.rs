@@ -62,3 +62,4 @@ mod udp;
 mod versions;
 mod wakers;
 mod watch;
+mod watchers;

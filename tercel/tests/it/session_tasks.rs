@@ -44,7 +44,7 @@ impl World {
     /// Clients with nothing cached.
     fn spaces(&self) -> Spaces {
         let at = NAMES.map(|name| socket(self.dir.path(), name).to_string());
-        Spaces::connect(NAMES.into_iter().zip(at.iter().map(String::as_str))).unwrap()
+        block_on(Spaces::connect_async(NAMES.into_iter().zip(at.iter().map(String::as_str)))).unwrap()
     }
 
     fn counts(&self, cut: &Cut<'_>) -> Result<[u64; 2], Error> {

@@ -318,6 +318,8 @@ fn one_space_has_one_name() {
     let twice = Spaces::connect([("causes", at.as_str()), ("causes", at.as_str())]).err();
     assert!(matches!(&twice, Some(Error::Invalid(why)) if why.contains("`causes`")), "{twice:?}");
 
+    let as_task = Spaces::connect_async([("causes", at.as_str()), ("causes", at.as_str())]);
+    assert_eq!(futures_executor::block_on(as_task).err(), twice);
     let twins = Spaces::connect([("causes", at.as_str()), ("effects", at.as_str())]).unwrap();
     let session = twins.session();
     make(&session, "causes");
