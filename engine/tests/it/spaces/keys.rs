@@ -3,8 +3,8 @@
 //! end between two messages, and a process in doubt asks again elsewhere, sometimes for something else.
 //!
 //! The judge counts: under each key is one effect, in both spaces or at the object, and each answer that a
-//! process had is that of the effect; the same key with another request is refused; a request that had its
-//! effect is refused by nobody, though it was before; money is neither made nor lost. Hours pass, so that generations of keys go. A key counts for 48 hours from when it was first asked.
+//! process had is that of the effect; the same key with another request is refused; what was permitted
+//! is refused by nobody who begins behind that; money is neither made nor lost. Hours pass, so that generations of keys go. A key counts for 48 hours from when it was first asked.
 
 #![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
 
@@ -23,7 +23,7 @@ use tercel_engine::rpc::{CallKey, Called, Failure, Handle, KeptResult, Offers};
 use tercel_engine::server::ServerConfig;
 use tercel_engine::spaces::Cut;
 use tercel_engine::time::Now;
-use tercel_engine::txn::{Isolation, Port, Tx};
+use tercel_engine::txn::{Freshness, Isolation, Options, Port, Tx};
 use tercel_wire::record::Ref;
 use tercel_wire::vector::Vector;
 
@@ -319,8 +319,8 @@ struct Order {
     /// Set for words that were refused for others.
     refused: [bool; 2],
     answers: usize,
-    /// Set once an application server knows that it had its effect.
-    is_done: bool,
+    /// Set once an application server knows that it was permitted, or had its effect.
+    is_permitted: bool,
 }
 
 /// A transfer of an order: from one space to the other, between accounts.
@@ -598,16 +598,19 @@ impl Keyed {
             net.apps[app].is_busy = true;
             net.apps[app].seen.clone()
         };
-        let was_done = self.orders.lock().unwrap()[request.order].is_done;
+        let was_permitted = self.orders.lock().unwrap()[request.order].is_permitted;
         self.enter(app);
+        // Also from a state that is old: a key has its result all the same.
+        let freshness = if self.below(3) == 0 { Freshness::Stale } else { Freshness::Recent };
+        let options = Options { freshness, ..Options::default() };
         let ended = self.session(&NAMES, app, &mut seen, |its| {
-            its.run(|cut| self.transfer(&self.at_apps[app], cut, request))
+            its.run_with(options, |cut| self.transfer(&self.at_apps[app], cut, request))
         });
         if ended.is_ok() {
-            self.orders.lock().unwrap()[request.order].is_done = true;
+            self.orders.lock().unwrap()[request.order].is_permitted = true;
         }
-        if was_done && matches!(ended, Err(Error::Denied(_))) && !self.is_over(request.order) {
-            self.wrong(format!("{request:?} is refused, and had its effect"));
+        if was_permitted && matches!(ended, Err(Error::Denied(_))) {
+            self.wrong(format!("{request:?} is refused by a state from before it was permitted"));
         }
         if self.leave(app) {
             add(&self.counts.ended);
@@ -640,7 +643,9 @@ impl Keyed {
         let from = self.transfers[order].from;
         self.session(&NAMES, app, seen, |its| {
             its.space(NAMES[from])?.run(|tx| set(tx, self.kept[from].permits[order], 1))
-        })
+        })?;
+        self.orders.lock().unwrap()[order].is_permitted = true;
+        Ok(())
     }
 
     /// The procedure: moves money once.
