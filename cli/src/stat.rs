@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tercel::status::{Across, Collection, Leading};
+use tercel::status::{Across, Collection, Contended, Leading};
 use tercel::tools::wire::id::ClassId;
 use tercel::{Error, ServerStatus};
 use tercel_gateway::status::{ACROSS, SHOWN_OTHERWISE, WORDS};
@@ -81,6 +81,7 @@ fn shown(status: &ServerStatus, fields: &Value) {
     }
     if let Some(leading) = &status.leading {
         across(&leading.across, &fields["across"]);
+        leading.contended.iter().for_each(|of| hang(&contended(of), 35));
     }
     if let Some(days) = status.network.certificate_days_left {
         let days = days.max(0);
@@ -124,6 +125,16 @@ fn across(of: &Across, fields: &Value) {
     if !of.unreached.is_empty() {
         hang(&format!("{:<16} {}", "unreached", of.unreached), 17);
     }
+}
+
+/// An object over which transactions were refused.
+fn contended(of: &Contended) -> String {
+    let class = if of.class.is_empty() { "" } else { ", of class " };
+    let (count, object) = (thousands(of.conflicts), &of.object);
+    format!(
+        "{:<16} {count:>16}  transactions were refused over object {object}{class}{}",
+        "contended", of.class
+    )
 }
 
 /// The use of the room of pages at its last count: a label, a value and its meaning each.

@@ -167,6 +167,9 @@ pub struct Leading {
     pub counted: Option<Counted>,
     /// Transactions over several spaces.
     pub across: Across,
+    /// The objects over which most transactions were refused since this server leads, the most first.
+    #[serde(default)]
+    pub contended: Vec<Contended>,
     /// Fresh pages in an hour; none if they were not watched for long enough.
     pub fresh_pages_per_hour: Option<u64>,
     /// Seconds until no page is left; none if that is not known, or is never at the present rate.
@@ -175,6 +178,19 @@ pub struct Leading {
     pub time_to_full: String,
     /// Warnings for an operator, a sentence each.
     pub warnings: Vec<String>,
+}
+
+/// An object over which transactions were refused because others were first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Contended {
+    /// Its reference, PAGE.SLOT.
+    pub object: String,
+    /// The name of its class; empty if the server did not have it in memory.
+    pub class: String,
+    /// The transactions, at most: of rare objects more may be counted.
+    pub conflicts: u64,
 }
 
 /// The collection of what no root reaches.

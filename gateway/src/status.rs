@@ -199,10 +199,11 @@ const OF_MEMBERS: [(&str, &str, &str); 6] = [
 ];
 
 /// Fields of the status that are shown in other words.
-pub const SHOWN_OTHERWISE: [&str; 10] = [
+pub const SHOWN_OTHERWISE: [&str; 11] = [
     "across",
     "collection",
     "collection_ticket",
+    "contended",
     "counted",
     "group",
     "network",

@@ -179,7 +179,7 @@ impl Leader {
         let until = *self.across.held_until.entry(op).or_insert_with(|| work.now.plus_us(limits::HELD_US));
         if body.role.is_some() || work.now >= until {
             self.across.held_until.remove(&op);
-            work.stats.conflicts += 1;
+            self.waiting.contended.lost(Refusal::Conflict(over), work);
             return self.not_executed(asked, op, Refusal::Conflict(over), work);
         }
         if let Some(id) = self.hold(asked, op, body, 1, work) {
@@ -205,7 +205,7 @@ impl Leader {
         for held in late {
             let Some(parked) = self.waiting.take(held.id) else { continue };
             self.across.held_until.remove(&parked.op);
-            work.stats.conflicts += 1;
+            self.waiting.contended.lost(Refusal::Conflict(held.over), work);
             self.not_executed(parked.asked, parked.op, Refusal::Conflict(held.over), work);
         }
     }

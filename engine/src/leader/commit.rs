@@ -74,7 +74,7 @@ impl Leader {
         let lost_over = match self.judge(&effects, work) {
             Err(Refusal::Conflict(over)) if has_turns && over != Oref::NULL => Some(over),
             Err(outcome) => {
-                work.stats.conflicts += 1;
+                self.waiting.contended.lost(outcome, work);
                 return self.not_executed(asked, op, outcome, work);
             }
             Ok(()) if has_turns => self.waiting.turns.of_another(op.client, &effects.writes, work.now),

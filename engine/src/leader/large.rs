@@ -415,7 +415,9 @@ impl Leader {
         let (asked, op) = (large.asked, large.op);
         self.large = Some(large);
         if let Err(why) = sliced {
-            work.stats.conflicts += u64::from(matches!(why, Refusal::Conflict(_) | Refusal::TooOld));
+            if matches!(why, Refusal::Conflict(_) | Refusal::TooOld) {
+                self.waiting.contended.lost(why, work);
+            }
             self.end_large();
             self.not_executed(asked, op, why, work);
         }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tercel_wire::id::{ClientId, OpId, Oref};
 use tercel_wire::message::{Refusal, Write};
 
+use super::contended::Losses;
 use super::{Asked, Leader, Work};
 use crate::effect::Conn;
 use crate::limits;
@@ -101,6 +102,11 @@ impl Leader {
         self.waiting.turns.ended
     }
 
+    /// The objects over which most transactions were refused, the most first.
+    pub(crate) fn most_contended(&self, count: usize) -> Vec<Losses> {
+        self.waiting.contended.most(count)
+    }
+
     /// Says whether clients wait for an object over which they have lost, or have a turn at it.
     pub(crate) fn is_waited_for(&self, oref: Oref) -> bool {
         self.waiting.turns.rows.contains_key(&oref)
@@ -109,7 +115,7 @@ impl Leader {
     /// A transaction has lost over an object. It is refused at once, unless what it lost to is not visible
     /// yet, or others have lost before it.
     pub(super) fn lose(&mut self, asked: Asked, op: OpId, over: Oref, work: &mut Work) {
-        work.stats.conflicts += 1;
+        self.waiting.contended.lost(Refusal::Conflict(over), work);
         let row = self.waiting.turns.rows.get(&over);
         let waits = row.is_some() || self.is_in_flight(over);
         if !waits || self.waiting.turns.waiting >= limits::LOSERS_MAX {

@@ -6,6 +6,7 @@ use tercel_wire::id::OpId;
 
 use super::Asked;
 use super::body::Body;
+use super::contended::Contended;
 use super::turns::Turns;
 use crate::effect::Conn;
 use crate::limits;
@@ -24,6 +25,7 @@ pub(super) struct Waiting {
     pub behind: Vec<u64>,
     pub behind_due: bool,
     pub turns: Turns,
+    pub contended: Contended,
 }
 
 /// A commit that waits.

@@ -1,17 +1,18 @@
 //! The answer to the question for a server's status, made from what the rooms know.
 
 use tercel_wire::id::{PageId, Stamp};
+use tercel_wire::layout::Layout;
 use tercel_wire::page::PAGE_BYTES;
 
 use super::health::refused;
 use super::{Cx, Sessions};
 use crate::effect::ArchiveState;
-use crate::leader::Leader;
+use crate::leader::{Leader, Losses};
 use crate::order::quorum::members::Member as Listed;
 use crate::order::quorum::{Status, Why};
 use crate::status::{
-    Across, Archive, Counted, Following, Group, Leading, Member, Network, Pages, Part, ServerStatus, Storage,
-    Syncs, Traffic,
+    Across, Archive, Contended, Counted, Following, Group, Leading, Member, Network, Pages, Part,
+    ServerStatus, Storage, Syncs, Traffic,
 };
 use crate::time::{Times, in_words};
 
@@ -189,12 +190,27 @@ fn leading(leader: &Leader, cx: &Cx) -> Leading {
             seconds_ago: cx.work.now.since_us(counted.at) / 1_000_000,
         }),
         across: across(leader, cx),
+        contended: contended(leader, cx),
         fresh_pages_per_hour: outlook.fresh_per_hour,
         seconds_to_full: outlook.seconds_to_full,
         time_to_full,
         warnings: outlook.warning.iter().map(ToString::to_string).collect(),
     }
 }
+
+/// The objects over which most transactions were refused.
+fn contended(leader: &Leader, cx: &Cx) -> Vec<Contended> {
+    let name = |class| cx.work.replica.catalogue.class(class).map_or("", Layout::name).into();
+    let told = |losses: &Losses| Contended {
+        object: losses.over.to_string(),
+        class: losses.class.map_or(String::new(), name),
+        conflicts: losses.count,
+    };
+    leader.most_contended(CONTENDED_TOLD).iter().map(told).collect()
+}
+
+/// Contended objects that the status names.
+const CONTENDED_TOLD: usize = 8;
 
 /// Transactions over several spaces: parts that wait to be settled, the oldest first, and decisions whose
 /// parts do.

@@ -57,3 +57,26 @@ fn tasks_beside_a_thread_all_commit() {
     });
     assert_eq!(client.run(|tx| Ok(tx.get(of)?.count())), Ok(TASKS * EACH + by_thread));
 }
+
+#[test]
+fn status_names_what_is_contended() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let connect = || Client::connect(&server.addresses()[0]).unwrap();
+    let (first, second) = (connect(), connect());
+    let (hot, cold) = (counter(&first, "hot"), counter(&first, "cold"));
+    let both = [hot, cold, hot, hot];
+    for of in both {
+        // The other client reads it before, and commits after.
+        let late = second.transaction().begin().unwrap();
+        let count = late.get(of).unwrap().count();
+        late.edit(of).unwrap().set_count(count + 1).unwrap();
+        first.run(|tx| tx.edit(of)?.set_count(count + 7)).unwrap();
+        late.commit().unwrap_err();
+    }
+    let contended = first.server_status().unwrap().leading.unwrap().contended;
+    let told: Vec<_> =
+        contended.iter().map(|of| (of.object.as_str(), of.class.as_str(), of.conflicts)).collect();
+    let place = |of: tercel::Ref<crate::common::Counter>| of.oref().to_string();
+    assert_eq!(told, [(place(hot).as_str(), "Counter", 3), (place(cold).as_str(), "Counter", 1)]);
+}
