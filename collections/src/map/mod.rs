@@ -10,7 +10,7 @@ mod build;
 pub(crate) mod change;
 pub(crate) mod items;
 pub(crate) mod node;
-mod query;
+pub(crate) mod query;
 mod range;
 mod raw;
 mod set;

@@ -5,9 +5,10 @@ use std::ops::{Bound, RangeBounds};
 
 use tercel_engine::Error;
 use tercel_engine::object::Obj;
-use tercel_engine::txn::Tx;
+use tercel_engine::txn::{Change, Query, Tx};
 
 use super::declaration::IndexDeclaration;
+use super::query::RowsQuery;
 use super::{Row, Rows, Table};
 use crate::key::{Form, Key, Prefix};
 use crate::map::walk::Walk;
@@ -117,6 +118,41 @@ impl<T: Row, K: Key> ByIndex<T, K> {
     /// The rows that have this key in the index, from both ends.
     pub fn at<'t>(&self, tx: &'t Tx<'_>, key: K::Arg<'_>) -> Rows<'t, T> {
         self.range(tx, key..=key)
+    }
+
+    /// Reads the rows in a range of the index: what a watch of the range runs.
+    #[doc(hidden)]
+    pub fn query<'k>(&self, range: impl RangeBounds<K::Arg<'k>>) -> Box<dyn Query> {
+        self.query_bytes(self.bounds(&range))
+    }
+
+    /// [`ByIndex::query`] of the keys that begin with `prefix`.
+    #[doc(hidden)]
+    pub fn query_prefix(&self, prefix: impl Prefix<K>) -> Box<dyn Query> {
+        let mut bytes = Vec::new();
+        prefix.put_prefix(&mut bytes);
+        self.query_bytes(with_prefix(&bytes))
+    }
+
+    fn query_bytes(&self, (low, high): Bounds) -> Box<dyn Query> {
+        Box::new(RowsQuery { table: self.table, index: Some(self.index.number), low, high })
+    }
+
+    /// The key in the index that a change of a watch of its rows names; none where a whole range may have
+    /// changed. A row whose key becomes another one is gone under the one and comes under the other.
+    ///
+    /// # Errors
+    /// `Corrupt` if the change is of something else.
+    pub fn key_of(&self, change: &Change) -> Result<Option<K>, Error> {
+        let Some(bytes) = change.key.as_deref() else { return Ok(None) };
+        if self.declared().is_unique {
+            return K::decode(bytes).map(Some);
+        }
+        // The key of the row stands behind it.
+        let key = K::take(&mut &*bytes, Form::Inner);
+        let index = self.declared().fields;
+        let damaged = |_| Error::Corrupt(format!("a key of the index {index} is none: it is {bytes:02x?}"));
+        key.map(Some).map_err(damaged)
     }
 
     /// The first row that has this key in the index.

@@ -23,6 +23,7 @@ mod declaration;
 mod edit;
 mod index;
 mod migrate;
+mod query;
 mod rows;
 #[doc(hidden)]
 pub mod untyped;
@@ -35,7 +36,7 @@ use tercel_derive::Object;
 use tercel_engine::Error;
 use tercel_engine::error::Taken;
 use tercel_engine::object::Obj;
-use tercel_engine::txn::Tx;
+use tercel_engine::txn::{Change, Query, Tx};
 use tercel_wire::record::{List, Ref, Text};
 
 use crate::Load;
@@ -51,6 +52,7 @@ pub use declaration::{Declaration, IndexDeclaration, Row};
 pub use edit::RowMut;
 pub use index::{ByIndex, Index};
 pub use migrate::TableBuild;
+use query::RowsQuery;
 pub use rows::{BadCursor, Cursor, Page, Rows};
 
 /// The object of a table: what it was declared as, and its maps.
@@ -420,6 +422,22 @@ impl<T: Row> Table<T> {
 
     fn between<'t>(&self, tx: &'t Tx<'_>, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Rows<'t, T> {
         Rows::new(self.opened(tx).map(|table| Walk::new(tx, table.rows(), Self::KIND, low, high)))
+    }
+
+    /// Reads the rows in a range of their keys: what a watch of the range runs.
+    #[doc(hidden)]
+    pub fn query<'k>(&self, range: impl RangeBounds<<T::Key as Key>::Arg<'k>>) -> Box<dyn Query> {
+        let own = |key: &<T::Key as Key>::Arg<'k>| T::Key::encode(*key).as_ref().to_vec();
+        let (low, high) = (range.start_bound().map(own), range.end_bound().map(own));
+        Box::new(RowsQuery { table: *self, index: None, low, high })
+    }
+
+    /// The key of the row that a change of a watch of rows names; none where a whole range may have changed.
+    ///
+    /// # Errors
+    /// `Corrupt` if the change is of something else.
+    pub fn key_of(&self, change: &Change) -> Result<Option<T::Key>, Error> {
+        change.key.as_deref().map(T::Key::decode).transpose()
     }
 
     /// The row with the least key.

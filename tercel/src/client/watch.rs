@@ -5,7 +5,8 @@ use std::ops::RangeBounds;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tercel_collections::{Key, Map, Prefix};
+use tercel_collections::table::{ByIndex, Row};
+use tercel_collections::{Key, Map, Prefix, Table};
 use tercel_engine::Error;
 use tercel_engine::error::Bound;
 use tercel_engine::time::Now;
@@ -73,6 +74,52 @@ impl WatchBuilder {
         range: impl RangeBounds<K::Arg<'k>>,
     ) -> WatchBuilder {
         self.query(map.query(range), false, false)
+    }
+
+    /// Adds the rows of a table whose keys are in `range`: rows that come and go, and changes of rows. The
+    /// watch reports the removal of a row by the reference that it had; [`Table::key_of`] gives the key.
+    ///
+    /// ```
+    /// # use tercel::collections::Table;
+    /// # #[derive(tercel::Object)]
+    /// # #[table(key = id, index(event, price))]
+    /// # struct Seat { id: u64, event: u32, price: u32, sold: bool }
+    /// # let dir = std::env::temp_dir().join(format!("tercel-doc-rows-{}", std::process::id()));
+    /// # let space = tercel::embedded(&dir)?;
+    /// let seats = space.run(|tx| Table::<Seat>::root(tx, "seats"))?;
+    /// let of_event = seats.by(Seat::BY_EVENT_PRICE);
+    /// let mut watch = space.watch().rows(seats, ..).rows_by_prefix(of_event, (5,)).start()?;
+    ///
+    /// space.run(|tx| seats.insert(tx, &Seat { id: 7, event: 5, price: 900, sold: false }).map(drop))?;
+    /// let (by_key, by_event) = (watch.next().expect("no end")?, watch.next().expect("no end")?);
+    /// assert_eq!((by_key.source, seats.key_of(&by_key)?), (0, Some(7)));
+    /// assert_eq!((by_event.source, of_event.key_of(&by_event)?), (1, Some((5, 900))));
+    /// # drop(watch);
+    /// # space.close()?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rows<'k, T: Row>(
+        self,
+        table: Table<T>,
+        range: impl RangeBounds<<T::Key as Key>::Arg<'k>>,
+    ) -> WatchBuilder {
+        self.query(table.query(range), true, false)
+    }
+
+    /// Adds the rows whose keys in an index are in `range`, as [`WatchBuilder::rows`];
+    /// [`ByIndex::key_of`] gives the key.
+    pub fn rows_by<'k, T: Row, K: Key>(
+        self,
+        by: ByIndex<T, K>,
+        range: impl RangeBounds<K::Arg<'k>>,
+    ) -> WatchBuilder {
+        self.query(by.query(range), true, false)
+    }
+
+    /// Adds the rows whose keys in an index begin with `prefix`: as [`WatchBuilder::rows_by`].
+    pub fn rows_by_prefix<T: Row, K: Key>(self, by: ByIndex<T, K>, prefix: impl Prefix<K>) -> WatchBuilder {
+        self.query(by.query_prefix(prefix), true, false)
     }
 
     fn query(mut self, run: Box<dyn Query>, follows: bool, is_complete: bool) -> WatchBuilder {

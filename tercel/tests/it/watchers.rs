@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_executor::block_on;
-use tercel::collections::Map;
-use tercel::{Client, ClientConfig, Error, Ref, Text};
+use tercel::collections::{Map, Table};
+use tercel::{Client, ClientConfig, Error, Object, Ref, Text};
 
 use crate::common::relay::Relay;
 use crate::common::{Counter, counter, serve};
@@ -118,4 +118,78 @@ fn watch_is_begun_by_a_task() {
     assert_eq!((change.source, map.key_of(&change).unwrap()), (0, Some("499".into())));
     let nothing = block_on(client.watch().start_async()).err();
     assert!(matches!(nothing, Some(Error::Invalid(_))), "{nothing:?}");
+}
+
+#[derive(Object)]
+#[table(key = id, index(event, price))]
+struct Seat {
+    id: u64,
+    event: u32,
+    price: u32,
+    sold: bool,
+}
+
+#[test]
+fn rows_of_tables_are_watched_by_key_and_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path());
+    let connect = || Client::connect(&server.addresses()[0]).unwrap();
+    let (client, other) = (connect(), connect());
+    let seats = other
+        .run(|tx| {
+            let seats = Table::<Seat>::root(tx, "seats")?;
+            let seat = |id: u64| Seat { id, event: (id % 10) as u32, price: id as u32, sold: false };
+            seats.insert_all(tx, (0..2_000).map(seat))?;
+            Ok(seats)
+        })
+        .unwrap();
+    let of_event = seats.by(Seat::BY_EVENT_PRICE);
+    let mut watches = [
+        client.watch().rows(seats, 100..200).start().unwrap(),
+        client.watch().rows_by_prefix(of_event, (5,)).start().unwrap(),
+        client.watch().rows_by(of_event, (5, 0)..(5, 300)).start().unwrap(),
+    ];
+    let mut changes = |which: usize| {
+        let watch = &mut watches[which];
+        let mut all = Vec::new();
+        // What comes next comes with the first of it, for all of it is of one commit.
+        let mut within = Duration::from_secs(30);
+        while let Some(change) = watch.next_within(within).unwrap() {
+            within = Duration::ZERO;
+            let key = match which {
+                0 => seats.key_of(&change).unwrap().map(|id| (0, id as u32)),
+                _ => of_event.key_of(&change).unwrap(),
+            };
+            all.push((key.unwrap(), change.is_removed));
+        }
+        all.sort_unstable();
+        all
+    };
+    // A field outside of the index: the row has changed, under the key that it had.
+    other.run(|tx| seats.edit(tx, 105)?.set_sold(true)).unwrap();
+    assert_eq!(changes(0), [((0, 105), false)]);
+    assert_eq!(changes(1), [((5, 105), false)]);
+    assert_eq!(changes(2), [((5, 105), false)]);
+    // One of the index: it goes under one key, and comes under another, inside of a range or not.
+    other.run(|tx| seats.edit(tx, 115)?.set_price(7_000)).unwrap();
+    assert_eq!(changes(0), [((0, 115), false)]);
+    assert_eq!(changes(1), [((5, 115), true), ((5, 7_000), false)]);
+    assert_eq!(changes(2), [((5, 115), true)]);
+    // Rows that go, and so many that come that leaves are split.
+    other
+        .run(|tx| {
+            assert!(seats.remove(tx, 125)?.is_some());
+            let seat = |id: u64| Seat { id, event: 5, price: 9_000 + id as u32, sold: false };
+            seats.insert_all(tx, (5_000..5_300).map(seat))
+        })
+        .unwrap();
+    assert_eq!(changes(0), [((0, 125), true)]);
+    let come = (5_000..5_300).map(|id| ((5, 9_000 + id), false));
+    assert_eq!(changes(1), [((5, 125), true)].into_iter().chain(come).collect::<Vec<_>>());
+    assert_eq!(changes(2), [((5, 125), true)]);
+    // None is of another event.
+    other.run(|tx| seats.edit(tx, 1_006)?.set_sold(true)).unwrap();
+    other.run(|tx| seats.edit(tx, 199)?.set_sold(true)).unwrap();
+    assert_eq!(changes(0), [((0, 199), false)]);
+    assert_eq!(watches[1].next_within(Duration::ZERO).unwrap(), None);
 }
