@@ -242,8 +242,9 @@ impl Writing {
         }
     }
 
-    /// Holds the log from the end of the leader's archive on: if the leader ends amid what it has not archived
-    /// yet, this server may lead next. While the place is away, all behind what was seen last is held.
+    /// Holds the log from the end of the leader's archive on: if the leader ends amid what it has not
+    /// archived yet, this server may lead next. While the place is away, all behind what was seen last is
+    /// held.
     fn hold_for_leader(&self) {
         if let Ok(Some((Head { last: Some(last), upto_ms, .. }, _))) = Head::read(&*self.store) {
             self.memory.borrow_mut().set(&self.store.url(), Some(&last), upto_ms);

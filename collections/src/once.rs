@@ -8,8 +8,8 @@
 //! Keys stand in three generations, of a day each: the present one, which is filled, and the two before. The
 //! oldest goes as a whole. Clocks that tell the date decide nothing: an hour has passed where a process has
 //! seen the space at the same hour all through it, so that a key is kept for 48 hours of use at least.
-//! A day is over early if it has 4,194,304 keys or 1 GiB of results, as one key of 1,024 is counted: a key may
-//! go once twice as many newer ones are kept.
+//! A day is over early if it has 4,194,304 keys or 1 GiB of results, as one key of 1,024 is counted: a key
+//! may go once twice as many newer ones are kept.
 //!
 //! Time and randomness are the host's ([`Process`]): programs call `tercel::once`.
 

@@ -56,7 +56,7 @@ fn first_kept(client: &Client, process: &Still, result: &str) -> u64 {
 }
 
 #[test]
-fn oldest_keys_go_beyond_a_bound_of_their_number() {
+fn oldest_keys_go_beyond_bound_of_number() {
     let dir = tempfile::tempdir().unwrap();
     let client = space(&dir, LARGE);
     let first = first_kept(&client, &Still(DayMax { keys: 2_048, bytes: u64::MAX }), "paid");
@@ -64,7 +64,7 @@ fn oldest_keys_go_beyond_a_bound_of_their_number() {
 }
 
 #[test]
-fn oldest_keys_go_beyond_a_bound_of_their_bytes() {
+fn oldest_keys_go_beyond_bound_of_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let client = space(&dir, LARGE);
     let result = "x".repeat(400);

@@ -1,9 +1,9 @@
 //! The objects over which most transactions lose, in bounded memory.
 //!
-//! An object that comes when there is room for no more takes the place of the one with the smallest count, and
-//! goes on from that (*Space-Saving*; Metwally, Agrawal, El Abbadi, *Efficient Computation of Frequent and
-//! Top-k Elements in Data Streams*, 2005, section 3): an object that stands for more than one in 64 of all
-//! conflicts is among them, and no count is too small.
+//! An object that comes when there is room for no more takes the place of the one with the smallest count,
+//! and goes on from that (*Space-Saving*; Metwally, Agrawal, El Abbadi, *Efficient Computation of Frequent
+//! and Top-k Elements in Data Streams*, 2005, section 3): an object that stands for more than one in 64 of
+//! all conflicts is among them, and no count is too small.
 
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::message::Refusal;

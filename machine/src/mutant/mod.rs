@@ -341,7 +341,7 @@ OF_KEYS {
     OnceDigestIgnored,
     /// A generation of keys is let go of a day before its time.
     OnceDayDropped,
-    /// What a body refuses under a key is judged in any state, also from before the key had its result.
+    /// A refusal under a key is judged in any state, also in one from before the key had its result.
     OnceRefusesEarly,
 }
 /// The rules of a cut through several spaces that are restored: tests of `tercel-engine` notice them.

@@ -130,7 +130,7 @@ struct Seat {
 }
 
 #[test]
-fn rows_of_tables_are_watched_by_key_and_index() {
+fn rows_are_watched_by_key_and_index() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(dir.path());
     let connect = || Client::connect(&server.addresses()[0]).unwrap();

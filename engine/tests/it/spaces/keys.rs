@@ -3,8 +3,9 @@
 //! end between two messages, and a process in doubt asks again elsewhere, sometimes for something else.
 //!
 //! The judge counts: under each key is one effect, in both spaces or at the object, and each answer that a
-//! process had is that of the effect; the same key with another request is refused; what was permitted
-//! is refused by nobody who begins behind that; money is neither made nor lost. Hours pass, so that generations of keys go. A key counts for 48 hours from when it was first asked.
+//! process had is that of the effect; the same key with another request is refused; what was permitted is
+//! refused by nobody who begins behind that; money is neither made nor lost. Hours pass, so that generations
+//! of keys go. A key counts for 48 hours from when it was first asked.
 
 #![allow(clippy::disallowed_types, reason = "the ports of a session are shared between threads")]
 
