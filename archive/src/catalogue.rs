@@ -726,7 +726,7 @@ mod tests {
 
     #[test]
     fn log_with_a_hole_is_missing() {
-        let gap = || Gap { after: 15, upto: 30, ms: 0, why: String::new(), history: 0 };
+        let gap = || Gap { after: 15, upto: 30, ms: 0, from_ms: None, why: String::new(), history: 0 };
         assert_eq!(missing(vec![run(0, 11, 11, 5), run(0, 16, 16, 5)], Vec::new()), 0);
         assert_eq!(missing(vec![run(0, 12, 12, 5)], Vec::new()), 1, "the log behind the base");
         assert_eq!(missing(vec![run(0, 11, 11, 5), run(0, 31, 31, 5)], Vec::new()), 1);
@@ -742,7 +742,7 @@ mod tests {
         let mut head = Head::new(SpaceId(1), 1, "a test", ViewId::new(1, 1));
         head.bases = vec![base(0, 10, 5), base(0, 12, 101)];
         head.runs = vec![run(0, 11, 11, 5), run(0, 13, 90, 5)];
-        head.gaps = vec![Gap { after: 15, upto: 12, ms: 100, why: String::new(), history: 0 }];
+        head.gaps = vec![Gap { after: 15, upto: 12, ms: 100, from_ms: None, why: String::new(), history: 0 }];
         head.upto_ms = 200;
         store.put("head", &head.to_bytes()).unwrap();
         let head = Catalogue::open(&store).unwrap().head;

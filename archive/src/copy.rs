@@ -4,7 +4,7 @@ use crate::catalogue::{ArchiveError, Catalogue, is_noted};
 use crate::head::{HEAD, Head, Run, log_name, piece_name, unhex};
 use crate::merge::merged;
 use crate::moment::time_text;
-use crate::object::Object;
+use crate::object::{Damage, Object};
 use crate::store::{Store, StoreError};
 
 /// The result of a copy.
@@ -47,7 +47,15 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
     }
     let mut copied = Copied::default();
     let mut put = |name: &str, object: &Object| -> Result<(), ArchiveError> {
-        let (bytes, _) = object.encode();
+        // As they were written: another build compresses otherwise, and the chain is of what stands there.
+        let bytes = catalogue
+            .bytes_of(name)?
+            .filter(|bytes| Object::decode(bytes).is_ok_and(|(read, _)| read == *object));
+        let bytes = bytes.ok_or_else(|| StoreError::Failed {
+            store: from.url(),
+            what: format!("reading {name}"),
+            why: "it was another object a moment ago".into(),
+        })?;
         let is_there = |there: Result<Option<Vec<u8>>, StoreError>| match there {
             Err(StoreError::Damaged { .. }) => Ok(false),
             there => there.map(|there| there.as_deref() == Some(&bytes[..])),
@@ -108,7 +116,8 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
 fn is_damaged(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
     match store.get(name) {
         Err(StoreError::Damaged { .. }) => Ok(true),
-        got => Ok(got?.is_some_and(|bytes| Object::decode(&bytes).is_err())),
+        // One of a later version is none of this build's to judge.
+        got => Ok(got?.is_some_and(|bytes| matches!(Object::decode(&bytes), Err(Damage::Bytes)))),
     }
 }
 

@@ -141,6 +141,9 @@ pub struct Gap {
     pub upto: u64,
     /// When it was noticed, in milliseconds since 1970.
     pub ms: u64,
+    /// The moment up to which everything before it was archived; none in archives of earlier builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_ms: Option<u64>,
     /// The reason.
     pub why: String,
     /// The number of its history.
@@ -273,6 +276,20 @@ impl Head {
         });
         let (_, upto) = path.iter().find(|(of, _)| *of == base.history)?;
         (!is_bridged && stamp <= *upto).then_some(base)
+    }
+
+    /// The gap that a moment is in, of which a stamp is the last that had been archived: with the moments
+    /// between which it is.
+    #[must_use]
+    pub fn gap_during(&self, history: u32, last: Stamp, ms: u64) -> Option<(&Gap, u64, u64)> {
+        let path = self.path(history);
+        self.gaps.iter().filter(|gap| gap.is_on(&path) && gap.after == last.0).find_map(|gap| {
+            let runs = self.runs.iter().filter(|run| run.history == gap.history && run.last <= gap.after);
+            let from = gap.from_ms.or_else(|| runs.map(|run| run.last_ms).max()).unwrap_or(0);
+            let mut bases = self.bases.iter().filter(|base| base.stamp == gap.upto);
+            let to = bases.find(|base| base.history >= gap.history).map_or(u64::MAX, |base| base.ms);
+            (from < ms && ms < to).then_some((gap, from, to))
+        })
     }
 
     /// The gap that a stamp of a history is in.

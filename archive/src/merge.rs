@@ -60,7 +60,8 @@ fn lost_between(there: &Head, archive: &Head) -> Vec<Gap> {
     // An older history was there once, up to where the next one began.
     let older = archive.histories.iter().filter(|next| next.of < base.history).filter_map(|next| {
         let after = last(next.of).filter(|last| *last < next.after)?;
-        Some(Gap { after, upto: next.after + 1, ms: base.ms, why: REMOVED.into(), history: next.of })
+        let from_ms = Some(there.upto_ms);
+        Some(Gap { after, upto: next.after + 1, ms: base.ms, from_ms, why: REMOVED.into(), history: next.of })
     });
     older.chain(lost_of_history(there, archive, base)).collect()
 }
@@ -77,7 +78,8 @@ fn lost_of_history(there: &Head, archive: &Head, base: &Base) -> Option<Gap> {
         None => after + 1 >= base.first,
     };
     let is_one = after > 0 && !is_known && !is_whole && after < base.stamp;
-    is_one.then(|| Gap { after, upto: base.stamp, ms: base.ms, why: REMOVED.into(), history: base.history })
+    let (from_ms, history) = (Some(there.upto_ms), base.history);
+    is_one.then(|| Gap { after, upto: base.stamp, ms: base.ms, from_ms, why: REMOVED.into(), history })
 }
 
 #[cfg(test)]

@@ -101,6 +101,17 @@ pub fn plan(catalogue: &Catalogue<'_>, until: Until) -> Result<Plan, ArchiveErro
             gap.after, gap.upto, gap.why
         )));
     }
+    if let Until::Moment(ms) = until
+        && let Some((gap, from, to)) = head.gap_during(history, upto, ms)
+    {
+        let to = if to == u64::MAX { "now".into() } else { time_text(to) };
+        return Err(ArchiveError::NotThere(format!(
+            "{} is in a gap: the archive has no commits that were made between {} and {to} ({}); name a moment outside of that",
+            time_text(ms),
+            time_text(from),
+            gap.why
+        )));
+    }
     let base = head.base_for(history, upto).cloned().ok_or_else(|| {
         let begins = head.bases.first().map_or(0, |base| base.stamp);
         ArchiveError::NotThere(format!("the archive begins with commit {begins}: name one from there on"))
@@ -210,7 +221,8 @@ fn entries_of(
     catalogue.log(history, first, upto, |object, entries| {
         let missing = |position: u64| {
             ArchiveError::NotThere(format!(
-                "entries before position {position} are missing in the archive: name a commit before {}",
+                "entries before position {position}, of commits before {}, are missing in the archive: name a commit that a younger \
+                 base reaches",
                 object.first
             ))
         };
@@ -225,7 +237,7 @@ fn entries_of(
     })?;
     // What ends before the wanted stamp has to go on behind it: stamps are left out.
     let goes_on = |run: &Run| {
-        run.history == history && run.first > upto.0 && end.is_none_or(|end| run.position == end + 1)
+        run.history == history && run.first > upto.0 && end.is_some_and(|end| run.position == end + 1)
     };
     let reached = reached.unwrap_or(Stamp(first.0.saturating_sub(1)));
     match reached >= upto || catalogue.head.runs.iter().any(goes_on) {

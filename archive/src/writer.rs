@@ -539,7 +539,8 @@ impl Writing {
         let ms = claimed.now(&self.config);
         let after = claimed.head.last.take().map_or(0, |last| last.stamp);
         let history = claimed.head.history();
-        claimed.head.gaps.push(Gap { after, upto: 0, ms, why: why.into(), history });
+        let from_ms = Some(claimed.head.upto_ms);
+        claimed.head.gaps.push(Gap { after, upto: 0, ms, from_ms, why: why.into(), history });
         if why != ANOTHER_HISTORY {
             self.tell(|status| status.gaps += 1);
         }

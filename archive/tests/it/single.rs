@@ -281,7 +281,16 @@ fn gap_is_told_and_not_bridged(place: &dyn Place) {
     writer.stop();
     let within = restored(&*store, Until::Stamp(Stamp(before.0.0 + 10)), &dir.join("restored"));
     assert!(matches!(&within, Err(ArchiveError::NotThere(why)) if why.contains("gap")), "{within:?}");
-    assert_eq!(restored(&*store, Until::Stamp(before.0), &dir.join("restored")).unwrap(), before.1);
+    let head = Catalogue::open(&*store).unwrap().head;
+    let (from, base) = (head.gaps[0].from_ms.unwrap(), head.bases.last().unwrap().ms);
+    for ms in [from + 1, base - 1] {
+        let during = restored(&*store, Until::Moment(ms), &dir.join("restored"));
+        let is_told = |why: &str| why.contains("is in a gap: the archive has no commits");
+        assert!(matches!(&during, Err(ArchiveError::NotThere(why)) if is_told(why)), "{during:?}");
+    }
+    for until in [Until::Moment(from), Until::Stamp(before.0)] {
+        assert_eq!(restored(&*store, until, &dir.join("restored")).unwrap(), before.1);
+    }
     assert_eq!(restored(&*store, Until::End, &dir.join("restored")).unwrap(), space.last().1);
 }
 

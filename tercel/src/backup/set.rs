@@ -432,6 +432,15 @@ pub(super) fn ends(name: &str, of: usize, all: &[(SpaceId, Replica)]) -> (Vec<Se
             )),
         }
     }
+    let is_here = |other: &SpaceId| all.iter().any(|(space, _)| space == other);
+    for (other, seen) in all[of].1.dependencies.all().iter().filter(|(other, _)| !is_here(other)) {
+        let at = seen.at.max(seen.done);
+        misfits.push(format!(
+            "{name} rests on commit {at} of space {:x}, which the set does not have: sessions over both are refused until that \
+             space has it",
+            other.0
+        ));
+    }
     (ends, misfits)
 }
 
