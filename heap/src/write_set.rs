@@ -7,7 +7,7 @@
 //! The invariant: every version is of an object that passed the check of its type's layout, and one that a
 //! view shows is neither changed nor freed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -69,6 +69,17 @@ struct Copy {
     behind: Option<Vec<u8>>,
 }
 
+thread_local! {
+    static CHANGES: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Inner {
+    fn change(&mut self) {
+        self.changes += 1;
+        CHANGES.set(CHANGES.get().wrapping_add(1));
+    }
+}
+
 impl WriteSet {
     /// An empty one, for the cache that `scope` belongs to.
     pub fn new(scope: &Scope) -> WriteSet {
@@ -95,7 +106,7 @@ impl WriteSet {
         let mut inner = self.inner.borrow_mut();
         let version = Held::new(oref, number, VALID, object);
         inner.bytes += object.len();
-        inner.changes += 1;
+        inner.change();
         let copy = Copy { version, key, behind };
         match inner.copies.insert(oref, copy) {
             Some(before) => inner.retire(before.version),
@@ -116,7 +127,7 @@ impl WriteSet {
     /// Overwrites bytes of a private copy's body.
     pub fn patch(&self, oref: Oref, at: usize, bytes: &[u8]) -> Result<(), WriteSetError> {
         let mut inner = self.inner.borrow_mut();
-        inner.changes += 1;
+        inner.change();
         let copy = inner.copies.get_mut(&oref).ok_or(WriteSetError::Absent(oref))?;
         let number = self.number(copy.key)?;
         let mut object = copy.version.bytes(ClassId(0));
@@ -214,7 +225,7 @@ impl WriteSet {
     /// Forgets a private copy, which is not put again. Views of it stay what they are.
     pub fn remove(&self, oref: Oref) {
         let mut inner = self.inner.borrow_mut();
-        inner.changes += 1;
+        inner.change();
         if let Some(copy) = inner.copies.remove(&oref) {
             inner.retire(copy.version);
         }
@@ -228,6 +239,11 @@ impl WriteSet {
     /// The number of changes so far, to see whether there were any between two moments.
     pub fn changes(&self) -> u64 {
         self.inner.borrow().changes
+    }
+
+    /// The number of changes that this thread has made so far, in all write sets.
+    pub fn changes_of_thread() -> u64 {
+        CHANGES.get()
     }
 
     /// Says whether there is no private copy.

@@ -8,6 +8,8 @@
 //!
 //! The invariant: nobody is notified of an abort while the decision may still be ordered.
 
+use std::cell::OnceCell;
+
 use tercel_wire::id::{SpaceId, Stamp};
 use tercel_wire::message::{Prepared, Settle};
 use tercel_wire::token::Token;
@@ -41,6 +43,7 @@ impl Cut<'_> {
     /// Begins to commit in all spaces that were written, or in none. Gives nothing if that is done already.
     pub(super) fn commit(&mut self, tokens: &[(usize, Token)]) -> Result<Option<Committing>, Error> {
         let session = self.session;
+        self.transactions.iter().filter_map(OnceCell::get).try_for_each(Tx::is_whole)?;
         // It rests on all that was seen and read. To have seen it does no harm if it fails.
         tokens.iter().for_each(|(at, token)| session.saw(*at, *token));
         session.close(None, &self.within)?;

@@ -60,6 +60,7 @@ impl<'a> Cut<'a> {
             let is_first = self.transactions.iter().all(|tx| tx.get().is_none());
             let tx = self.session.begin(at, self.within.left(at_least), is_first)?;
             held.into_iter().for_each(|held| tx.also_held(held));
+            tx.is_of_cut();
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;

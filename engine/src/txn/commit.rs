@@ -211,12 +211,18 @@ impl Tx<'_> {
             // another's place by now.
             return Err(Error::Conflict(None));
         }
-        if self.is_torn.get() {
+        self.is_whole()?;
+        self.remembers_reads(home)
+    }
+
+    /// Fails if a change of several objects was begun and came to no end.
+    pub(crate) fn is_whole(&self) -> Result<(), Error> {
+        if self.wholeness.get().is_torn {
             let text = "a method, a keyed body, or a change of a table or map failed after it had written: this transaction can only \
                         be dropped; pass the error on, or have it refuse before it writes";
             return Err(Error::Invalid(text.into()));
         }
-        self.remembers_reads(home)
+        Ok(())
     }
 
     /// The token of the state that was read. Most often that is the state it began with, and no lock is

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_executor::block_on;
-use tercel::{Client, Error, Record, Text};
+use tercel::{Client, Error, Isolation, Record, Text};
 
 use crate::common::relay::Relay;
 use crate::common::{counter, serve};
@@ -141,4 +141,48 @@ fn repetition_is_not_refused_by_an_old_state() {
             assert_eq!(told.recv().unwrap(), Ok(0), "{key}");
         });
     }
+}
+
+/// A part that fails under a key may have written another space than the key's: a caller that goes on all the
+/// same commits nothing of that.
+#[test]
+fn failed_part_leaves_nothing_in_other_spaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let [north, south] = ["north", "south"].map(|name| {
+        let server = serve(&dir.path().join(name));
+        let client = Client::connect(&server.addresses()[0]).unwrap();
+        let of = counter(&client, "count");
+        (server, client, of)
+    });
+    let spaces = tercel::Spaces::new().with("north", north.1.clone()).with("south", south.1.clone());
+    let run = |key: &str, refuses_late: bool| {
+        spaces.session().run(|cut| {
+            let (here, there) = (cut.space("north")?, cut.space("south")?);
+            // What was written before belongs to the caller.
+            there.edit(south.2)?.set_count(1)?;
+            let refused = tercel::once(here, key, || {
+                if refuses_late {
+                    there.edit(south.2)?.set_count(50)?;
+                }
+                Err::<u64, _>(Error::NotFound("a seat".into()))
+            });
+            here.edit(north.2)?.set_count(7)?;
+            Ok(refused.is_err())
+        })
+    };
+    let halved = run("late", true);
+    assert!(matches!(&halved, Err(Error::Invalid(why)) if why.contains("pass the error on")), "{halved:?}");
+    let counts = || {
+        let count = |(_, client, of): &(_, Client, tercel::Ref<_>)| {
+            client
+                .transaction()
+                .isolation(Isolation::Strict)
+                .run(|tx| Ok(tx.get::<crate::common::Counter>(*of)?.count()))
+                .unwrap()
+        };
+        [count(&north), count(&south)]
+    };
+    assert_eq!(counts(), [0, 0]);
+    assert_eq!(run("early", false), Ok(true));
+    assert_eq!(counts(), [7, 1]);
 }
