@@ -66,9 +66,22 @@ impl Links {
         &self,
         tx: &'t Tx<'_>,
         start: Ref<Instance>,
+        each: impl FnMut(&tercel::Obj<'t, Instance>) -> Result<(), Error>,
+    ) -> Result<Walk, Error> {
+        self.walk_by(Walk::default(), tx, start, each)
+    }
+
+    /// [`Links::walk`] by a traversal that does not go everywhere.
+    ///
+    /// # Errors
+    /// As [`Links::walk`].
+    pub fn walk_by<'t>(
+        &self,
+        mut walk: Walk,
+        tx: &'t Tx<'_>,
+        start: Ref<Instance>,
         mut each: impl FnMut(&tercel::Obj<'t, Instance>) -> Result<(), Error>,
     ) -> Result<Walk, Error> {
-        let mut walk = Walk::default();
         let mut todo = vec![start];
         while let Some(next) = todo.pop() {
             walk.from(tx, next, &mut |instance| {

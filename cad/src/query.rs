@@ -117,6 +117,8 @@ pub struct Walk {
     seen: Bits,
     /// Where the traversal goes on once it has come back from its depth.
     todo: Vec<Ref<Instance>>,
+    /// Entities whose instances are visited and not left by their references.
+    closed: Bits,
     /// The instances visited, and the references followed.
     pub visited: Visited,
 }
@@ -133,6 +135,11 @@ pub struct Visited {
 pub const DEPTH_MAX: usize = 64;
 
 impl Walk {
+    /// A traversal that does not go on from instances of these entities.
+    pub fn around(closed: Bits) -> Walk {
+        Walk { closed, ..Walk::default() }
+    }
+
     /// Visits an instance, unless it was visited before, and all that can be reached from there, depth first.
     ///
     /// # Errors
@@ -176,7 +183,7 @@ impl Walk {
         for next in instance.refs().iter() {
             let next = next?;
             self.visited.references += 1;
-            if self.enter(&next, each)? {
+            if self.enter(&next, each)? && !self.closed.has(next.entity()) {
                 match depth < DEPTH_MAX {
                     true => self.descend(&next, depth + 1, each)?,
                     false => self.todo.push(next.reference()),
@@ -226,6 +233,23 @@ impl Bounds {
         }
         Ok(())
     }
+}
+
+/// The entities of placements, whose points lie where a shape is put, and not on it.
+const PLACEMENTS: [&str; 3] = ["AXIS1_PLACEMENT", "AXIS2_PLACEMENT_2D", "AXIS2_PLACEMENT_3D"];
+
+/// The places of the entities of placements in a model.
+///
+/// # Errors
+/// Those of reading.
+pub fn placements_of(tx: &Tx<'_>, model: Ref<Model>) -> Result<Bits, Error> {
+    let mut places = Bits::default();
+    for (place, name) in entity_names(tx, model)?.iter().enumerate() {
+        if PLACEMENTS.contains(&name.as_str()) {
+            places.insert(place as u32);
+        }
+    }
+    Ok(places)
 }
 
 /// The entity of points.

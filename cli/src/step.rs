@@ -7,10 +7,12 @@ use tercel::{Client, Ref};
 use tercel_cad::import::{Choice, EntityCount, import, interrupted, summary};
 use tercel_cad::model::Model;
 use tercel_cad::product::{Links, Part, bill, find, parts};
-use tercel_cad::query::{Bounds, Tally, Visited, entity_names, model, models, points_of, text, unused};
+use tercel_cad::query::{
+    Bounds, Tally, Visited, Walk, entity_names, model, models, placements_of, points_of, text, unused,
+};
 use tercel_cad::source::{Source, printable};
 use tercel_term::fail::{Failure, Outcome};
-use tercel_term::{Term, say, tell, thousands, tidy};
+use tercel_term::{Term, count, say, tell, thousands, tidy};
 
 use crate::args::{self, OfInstance, OfModel, StepWhat};
 use crate::space;
@@ -82,7 +84,12 @@ struct BoxAnswer {
     points: u64,
     min: Option<[f64; 3]>,
     max: Option<[f64; 3]>,
+    /// Unset if parts are placed in it: they are counted where their own coordinates have them.
+    as_placed: bool,
 }
+
+/// The entities by which a part is put into an assembly.
+const USES: [&str; 2] = ["NEXT_ASSEMBLY_USAGE_OCCURRENCE", "MAPPED_ITEM"];
 
 fn json(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).unwrap_or_default()
@@ -109,10 +116,10 @@ fn all_models(client: &Client, is_json: bool) -> Result<(), Failure> {
     }
     for of in &answers {
         say!(
-            "{}  {} instances, {} references",
+            "{}  {}, {}",
             printable(&of.model),
-            thousands(of.instances as u64),
-            thousands(of.references)
+            count(of.instances as u64, "instance", "instances"),
+            count(of.references, "reference", "references")
         );
     }
     Ok(())
@@ -208,18 +215,27 @@ fn bounds(client: &Client, args: &OfInstance) -> Result<(), Failure> {
     let start = find(client, of, &args.what)?;
     let found = client.run(|tx| {
         let (points, mut bounds) = (points_of(tx, of)?, Bounds::default());
-        Links::of(tx, of)?.walk(tx, start, |instance| bounds.take(instance, points))?;
-        Ok(bounds)
+        let walk = Walk::around(placements_of(tx, of)?);
+        let (names, mut has_uses) = (entity_names(tx, of)?, false);
+        Links::of(tx, of)?.walk_by(walk, tx, start, |instance| {
+            has_uses |=
+                names.get(instance.entity() as usize).is_some_and(|name| USES.contains(&name.as_str()));
+            bounds.take(instance, points)
+        })?;
+        Ok((bounds, has_uses))
     })?;
-    let Bounds { points, min, max } = found;
+    let (Bounds { points, min, max }, has_uses) = found;
     let with = |corner: [f64; 3]| Some(corner).filter(|_| points > 0);
     if is_json {
-        say!("{}", json(&BoxAnswer { points, min: with(min), max: with(max) }));
+        say!("{}", json(&BoxAnswer { points, min: with(min), max: with(max), as_placed: !has_uses }));
         return Ok(());
     }
     match points {
         0 => say!("{} reaches no points", args.what),
         _ => say!("from {} to {}, {} points", corner(min), corner(max), thousands(points)),
+    }
+    if has_uses && points > 0 {
+        tell!("its parts are counted where their own coordinates have them: placements are not applied");
     }
     Ok(())
 }

@@ -43,7 +43,9 @@ fn sample_is_imported_and_asked() {
     let closure = answer(&space, &["closure", "CHIP-8"]);
     assert_eq!((count(&closure, "ADVANCED_FACE"), count(&closure, "PRODUCT")), (12, 3));
     assert!(query(&space, &["closure", "BODY"]).contains("6 ADVANCED_FACE\n"));
-    assert_eq!(query(&space, &["box", "BODY"]), "from (-3, -2, 0) to (3, 2, 1.5), 9 points\n");
+    assert_eq!(query(&space, &["box", "BODY"]), "from (-3, -2, 0.1) to (3, 2, 1.5), 8 points\n");
+    assert_eq!(answer(&space, &["box", "BODY"])["as_placed"], true);
+    assert_eq!(answer(&space, &["box", "CHIP-8"])["as_placed"], false);
     assert_eq!(answer(&space, &["box", "BODY", "--model", "sample.step"])["max"][2], 1.5);
     assert_eq!(answer(&space, &["box", "#1"])["min"], Value::Null);
     let unused = answer(&space, &["unused"]);
