@@ -72,7 +72,7 @@ impl Asked {
         self.is_allowed
             && match self.route {
                 Route::Watch => true,
-                Route::Status => takes("text/event-stream"),
+                Route::Status | Route::Table | Route::Map => takes("text/event-stream"),
                 _ => false,
             }
     }

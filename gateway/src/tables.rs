@@ -91,13 +91,8 @@ impl Gate {
     /// that begins with these.
     pub fn table(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let page = Page::of(asked)?;
-        let reading = asked.transaction(&self.client)?;
-        let top = reading.run(|tx| located(tx, &asked.path[2]))?;
-        let table = tercel::tools::table(&self.client, top)?;
-        if is_kept(&table.class) {
-            return Err(Error::Denied(format!("the table {top} is the gateway's own")).into());
-        }
-        let entries = page.of_entries(chosen(&table, asked)?);
+        let (table, entries) = self.rows_asked(asked)?;
+        let entries = page.of_entries(entries);
         let (rows, next) = asked.transaction(&self.client)?.run(|tx| {
             let found = entries.page(tx, page.after.as_ref(), page.limit)?;
             let rows = found.entries.iter().filter_map(|(_, row)| match row {
@@ -110,15 +105,52 @@ impl Gate {
         Ok(answer::json(StatusCode::OK, &json!({ "class": table.class, "rows": rows, "next": next })))
     }
 
+    /// The table, and the rows of it that are asked for.
+    pub fn rows_asked(&self, asked: &Asked) -> Result<(UntypedTable, Entries), Wrong> {
+        let top = asked.transaction(&self.client)?.run(|tx| located(tx, &asked.path[2]))?;
+        let table = tercel::tools::table(&self.client, top)?;
+        if is_kept(&table.class) {
+            return Err(Error::Denied(format!("the table {top} is the gateway's own")).into());
+        }
+        let entries = chosen(&table, asked)?;
+        Ok((table, entries))
+    }
+
     /// The entries of a map or set, all or those of a range.
     pub fn map(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let page = Page::of(asked)?;
+        let entries = page.of_entries(self.entries_asked(asked)?);
+        let found =
+            asked.transaction(&self.client)?.run(|tx| entries.page(tx, page.after.as_ref(), page.limit))?;
+        let shown = found.entries.into_iter().map(|(key, value)| match value {
+            RawValue::Nothing => json!({ "key": to_json(key) }),
+            RawValue::Reference(r) => {
+                let r = if r.is_null() { Value::Null } else { r.oref().to_string().into() };
+                json!({ "key": to_json(key), "ref": r })
+            }
+            RawValue::Value(bytes) => json!({ "key": to_json(key), "value": to_json(entries.value(&bytes)) }),
+        });
+        let (shown, next) = (shown.collect::<Vec<_>>(), page.next(found.next.as_ref()));
+        Ok(answer::json(StatusCode::OK, &json!({ "keys": entries.types(), "entries": shown, "next": next })))
+    }
+
+    /// The entries of a map that are asked for.
+    pub fn entries_asked(&self, asked: &Asked) -> Result<Entries, Wrong> {
         if let Some((name, _)) = asked.parameters().find(|(name, _)| !OF_MAPS.contains(&&**name)) {
             let next = format!("a map is asked for by {}", OF_MAPS.join(", "));
             return Err(Wrong::invalid(format!("a map has no parameter `{}`", cut(&name)), next));
         }
         let reading = asked.transaction(&self.client)?;
-        let entries = reading.run(|tx| Entries::of_map(tx, Ref::new(located(tx, &asked.path[2])?)))?;
+        let entries = reading.run(|tx| {
+            let entries = Entries::of_map(tx, Ref::new(located(tx, &asked.path[2])?))?;
+            // The maps of a gateway lead to objects of one class.
+            if let Some((_, RawValue::Reference(object))) = entries.page(tx, None, 1)?.entries.first()
+                && stored(tx, object.oref())?.is_some_and(|(layout, _)| is_kept(layout.name()))
+            {
+                return Err(Error::Denied("the map is the gateway's own".into()));
+            }
+            Ok(entries)
+        })?;
         let types = entries.types();
         let bound = |name: &str| {
             let text = asked.parameter(name)?;
@@ -133,27 +165,7 @@ impl Gate {
             Some(key) => entries.at(&key),
             None => entries.between(from.as_ref(), to.as_ref()),
         };
-        let entries = page.of_entries(wanted.map_err(|what| Wrong::invalid(what, a_key(&types)))?);
-        let found = asked.transaction(&self.client)?.run(|tx| {
-            let found = entries.page(tx, page.after.as_ref(), page.limit)?;
-            // The maps of a gateway lead to objects of one class.
-            if let Some((_, RawValue::Reference(object))) = found.entries.first()
-                && stored(tx, object.oref())?.is_some_and(|(layout, _)| is_kept(layout.name()))
-            {
-                return Err(Error::Denied("the map is the gateway's own".into()));
-            }
-            Ok(found)
-        })?;
-        let shown = found.entries.into_iter().map(|(key, value)| match value {
-            RawValue::Nothing => json!({ "key": to_json(key) }),
-            RawValue::Reference(r) => {
-                let r = if r.is_null() { Value::Null } else { r.oref().to_string().into() };
-                json!({ "key": to_json(key), "ref": r })
-            }
-            RawValue::Value(bytes) => json!({ "key": to_json(key), "value": to_json(entries.value(&bytes)) }),
-        });
-        let (shown, next) = (shown.collect::<Vec<_>>(), page.next(found.next.as_ref()));
-        Ok(answer::json(StatusCode::OK, &json!({ "keys": types, "entries": shown, "next": next })))
+        wanted.map_err(|what| Wrong::invalid(what, a_key(&types)))
     }
 }
 

@@ -7,57 +7,27 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use tercel::{Any, Error, Oref, Ref, Token, Watch};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::{self, Answer, Content, refused, with};
 use crate::asked::Asked;
+use crate::events::{Events, RETRY, ROUND, since};
 use crate::gate::{Gate, STREAMS_MAX, Shown};
+use crate::json::call::Wrong;
 use crate::objects::read;
+use crate::ranges::Ranged;
 use crate::route::Route;
 
 /// Events that wait for their reader. Changes behind them join, so none is lost.
 const EVENTS_MAX: usize = 16;
-/// Silence after which a comment goes out, so that nobody on the way takes the stream for dead.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-/// The longest wait without a look whether the stream is to end.
-const ROUND: Duration = Duration::from_millis(500);
 /// Time between two states of the servers.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-/// The first bytes of a stream, which leave at once: when to connect again.
-const RETRY: &str = "retry: 1000\n\n";
-
-/// The sending end of a stream.
-struct Events {
-    to: mpsc::Sender<Bytes>,
-    told: Instant,
-}
-
-impl Events {
-    /// Sends an event; false once nobody reads.
-    fn tell(&mut self, id: Option<Token>, name: &str, data: &Value) -> bool {
-        let id = id.map_or(String::new(), |token| format!("id: {token}\n"));
-        self.send(format!("{id}event: {name}\ndata: {data}\n\n"))
-    }
-
-    fn send(&mut self, text: String) -> bool {
-        self.told = Instant::now();
-        self.to.blocking_send(text.into()).is_ok()
-    }
-
-    /// Keeps the stream alive through silence.
-    fn pass(&mut self) -> bool {
-        if self.told.elapsed() >= HEARTBEAT { self.send(":\n\n".into()) } else { !self.to.is_closed() }
-    }
-}
-
 impl Gate {
     /// Begins a stream, and says so or why not.
     pub async fn watch(self: Arc<Gate>, asked: Asked) -> Answer {
@@ -66,23 +36,30 @@ impl Gate {
             return refused(StatusCode::SERVICE_UNAVAILABLE, &what, "close some, or run another gateway");
         };
         let (to, events) = mpsc::channel(EVENTS_MAX);
-        let (begun, begins) = oneshot::channel();
+        let (begun, begins) = oneshot::channel::<Result<(), Wrong>>();
         let thread = thread::Builder::new().name("tercel-events".into()).spawn(move || {
-            let mut events = Events { to, told: Instant::now() };
+            let mut events = Events::new(to);
             match asked.route {
                 Route::Status => match self.status() {
-                    Err(e @ Error::Denied(_)) => _ = begun.send(Err(e)),
+                    Err(e @ Error::Denied(_)) => _ = begun.send(Err(e.into())),
                     _ => {
                         let _ = begun.send(Ok(()));
                         self.tell_status(&asked, &mut events);
                     }
+                },
+                Route::Table | Route::Map => match Ranged::begin(&self, &asked) {
+                    Ok(ranged) => {
+                        let _ = begun.send(Ok(()));
+                        ranged.tell(&self, &asked, &mut events);
+                    }
+                    Err(why) => _ = begun.send(Err(why)),
                 },
                 _ => match Watched::begin(&self, &asked) {
                     Ok(watched) => {
                         let _ = begun.send(Ok(()));
                         watched.tell(&self, &asked, &mut events);
                     }
-                    Err(e) => _ = begun.send(Err(e)),
+                    Err(e) => _ = begun.send(Err(e.into())),
                 },
             }
             drop(room);
@@ -94,7 +71,7 @@ impl Gate {
                 // A proxy that gathers an answer, as nginx does by default, would hold events back.
                 with(with(answer, CACHE_CONTROL, "no-store"), ACCEL_BUFFERING, "no")
             }
-            (Ok(_), Ok(Err(e))) => answer::error(&e),
+            (Ok(_), Ok(Err(why))) => answer::wrong(&why),
             _ => {
                 refused(StatusCode::SERVICE_UNAVAILABLE, "the system has no thread for it", "try again later")
             }
@@ -142,8 +119,7 @@ impl Watched {
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(e) => return Err(e),
         }
-        let last = asked.header(&LAST_EVENT_ID).map(str::to_string).or_else(|| asked.parameter("since"));
-        let since: Option<Token> = last.as_ref().and_then(|text| text.parse().ok());
+        let (last, since) = since(asked);
         let start = |since: Option<Token>| {
             let watch = match name.parse::<Oref>() {
                 Ok(oref) => gate.client.watch().object(Ref::<Any>::new(oref)),

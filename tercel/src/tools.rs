@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tercel_collections::table::untyped::{Declared, UntypedTable};
 use tercel_engine::server::Consult;
-use tercel_engine::txn::{Home, Isolation};
+use tercel_engine::txn::{Home, Isolation, Query};
 use tercel_wire::id::{ClassId, Oref, PageId, SpaceId};
 use tercel_wire::interface::Interface;
 use tercel_wire::layout::Layout;
@@ -30,7 +30,7 @@ use crate::disk::dir::{DataDir, NewSpace};
 use crate::disk::log::LogConfig;
 use crate::disk::pages::RedbPages;
 use crate::server::links::step;
-use crate::{Client, ClientConfig, Error, ServerConfig};
+use crate::{Client, ClientConfig, Error, ServerConfig, WatchBuilder};
 
 /// Certificates in files, for a program with connections of its own.
 pub mod certificates {
@@ -50,6 +50,12 @@ pub use tercel_engine::txn::stored;
 pub use tercel_events as events;
 pub use tercel_heap as heap;
 pub use tercel_wire as wire;
+
+/// Has a watch tell of what a query finds, without its types.
+#[doc(hidden)]
+pub fn watch_query(watch: WatchBuilder, query: Box<dyn Query>) -> WatchBuilder {
+    watch.found_by(query)
+}
 
 /// The files of a server.
 pub mod disk {

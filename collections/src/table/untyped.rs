@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use tercel_engine::Error;
-use tercel_engine::txn::{Tx, create_stored, stored, stored_fields};
+use tercel_engine::txn::{Query, Tx, create_stored, stored, stored_fields};
 use tercel_wire::datum::{self, Datum};
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::{Layout, padded};
@@ -20,8 +20,9 @@ use super::declaration::state_of;
 use super::{Cursor, TableObject, being_built, insert_sorted, must_be_free, taken, whole};
 use crate::key::untyped::{put_datum, put_fields, tuple};
 use crate::key::{Form, check, to_datum};
-use crate::map::items::{Item, Kind};
+use crate::map::items::{Contents, Item, Kind};
 use crate::map::node::{MapNode, Node, look_up};
+use crate::map::query::RangeQuery;
 use crate::map::walk::Walk;
 use crate::map::{RawValue, change, with_prefix};
 
@@ -480,6 +481,18 @@ impl Entries {
         body.resize(padded(bytes.len()), 0);
         let read = layout.check(&body).ok().and_then(|()| datum::read(&layout, &body, &|_, _| None).ok());
         read.and_then(|fields| fields.into_iter().next()).map_or_else(hex, |(_, value)| value)
+    }
+
+    /// Reads them for a watch; none of a map or set whose keys lead to no objects.
+    pub fn query(&self) -> Option<Box<dyn Query>> {
+        let (low, high) = (self.low.clone(), self.high.clone());
+        let is_of_objects = self.kind.contents == Contents::References;
+        is_of_objects.then(|| Box::new(RangeQuery { top: self.map, kind: self.kind, low, high }) as _)
+    }
+
+    /// A key that a watch of them names, as a value; none if it is none of this map.
+    pub fn key(&self, bytes: &[u8]) -> Option<Datum> {
+        to_datum(self.kind.keys(), bytes)
     }
 
     /// Says whether the first part of the keys has parts of its own.

@@ -106,6 +106,10 @@ fn fixed() -> Map<String, Value> {
         let properties = json!({ name: all, about: text(), "next": next });
         in_json(json!({ "type": "object", "required": [name, about, "next"], "properties": properties }))
     };
+    let evented = |mut content: Value| {
+        content["text/event-stream"] = events()["text/event-stream"].take();
+        content
+    };
     let entry = json!({ "type": "object", "required": ["key"] });
     let all = [
         get(Route::Health, "health", "Says whether a server serves.", &[], in_json(health())),
@@ -129,16 +133,16 @@ fn fixed() -> Map<String, Value> {
         get(
             Route::Table,
             "table",
-            "The rows of a table in the order of their keys or of an index, a page at a time.",
+            "The rows of a table in the order of their keys or of an index, a page at a time; their changes as events, if text/event-stream is accepted.",
             &of_page(&of_table),
-            page("rows", reference("gateway.Object"), "class"),
+            evented(page("rows", reference("gateway.Object"), "class")),
         ),
         get(
             Route::Map,
             "map",
-            "The entries of a map or a set in the order of their keys, a page at a time.",
+            "The entries of a map or a set in the order of their keys, a page at a time; their changes as events, if text/event-stream is accepted.",
             &of_page(&of_map),
-            page("entries", entry, "keys"),
+            evented(page("entries", entry, "keys")),
         ),
         get(Route::Watch, "watch", about_watch, &[object, last], events()),
     ];

@@ -4,8 +4,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
+use tercel::collections::{Map, Table};
+use tercel::{Object, Text};
 
-use crate::common::{World, head, request, send};
+use crate::common::{Purse, World, head, request, send};
 
 /// An open stream.
 struct Stream(BufReader<TcpStream>);
@@ -95,4 +97,93 @@ fn streams_end_when_gateway_stops() {
     world.gateway.stop();
     assert!(changes.next().is_none());
     while status.next().is_some() {}
+}
+
+#[derive(Object)]
+#[table(key = id, index(event, price))]
+struct Seat {
+    id: u64,
+    event: u32,
+    price: u32,
+}
+
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+#[test]
+fn rows_of_a_query_come_as_events() {
+    let world = World::new();
+    let seat = |id: u64, event: u32, price: u32| Seat { id, event, price };
+    let seats = world
+        .client
+        .run(|tx| {
+            let seats = Table::<Seat>::root(tx, "seats")?;
+            (0..50).try_for_each(|id| seats.insert(tx, &seat(id, id as u32 % 5, 10)).map(drop))?;
+            Ok(seats)
+        })
+        .unwrap();
+    let mut stream = Stream::open(&world, "/v1/tables/seats?event=3", &[EVENTS]);
+    let begun = stream.next().unwrap();
+    assert_eq!((begun.name.as_str(), &begun.data), ("begun", &json!({})));
+    world
+        .client
+        .run(|tx| {
+            seats.insert(tx, &seat(60, 3, 70))?;
+            seats.insert(tx, &seat(61, 4, 70))?;
+            seats.edit(tx, 13)?.set_price(5)
+        })
+        .unwrap();
+    let mut three: Vec<Event> = (0..3).map(|_| stream.next().unwrap()).collect();
+    three.sort_by_key(|event| event.data["key"].to_string());
+    let told = |event: &Event| {
+        let Event { name, data, .. } = event;
+        assert_eq!(name, "change");
+        (data["key"].clone(), data["removed"].as_bool().unwrap(), data["row"]["fields"]["price"].clone())
+    };
+    assert_eq!(told(&three[0]), (json!([[3, 10], 13]), true, Value::Null));
+    assert_eq!(told(&three[1]), (json!([[3, 5], 13]), false, json!(5)));
+    assert_eq!(told(&three[2]), (json!([[3, 70], 60]), false, json!(70)));
+    // The place behind all of a commit is that of its last event; that of the first is before it.
+    let ids: Vec<String> = three.iter().map(|event| event.id.clone()).collect();
+    assert!(ids.iter().any(|id| *id != ids[0]) && ids.contains(&begun.id), "{ids:?} {}", begun.id);
+    drop(stream);
+    world.client.run(|tx| seats.remove(tx, 60)).unwrap();
+    let last = ids.iter().find(|id| **id != begun.id).unwrap();
+    let mut stream = Stream::open(&world, "/v1/tables/seats?event=3", &[EVENTS, ("Last-Event-ID", last)]);
+    assert_eq!(stream.next().unwrap().name, "anew", "the range is to be read again");
+    let mut stream = Stream::open(&world, "/v1/tables/seats", &[EVENTS]);
+    assert_eq!(stream.next().unwrap().name, "begun");
+    world.client.run(|tx| seats.remove(tx, 61)).unwrap();
+    let gone = stream.next().unwrap();
+    assert_eq!((&gone.data["key"], &gone.data["removed"]), (&json!(61), &json!(true)));
+    let refused = request(world.at(), "GET", "/v1/tables/seats?limit=3", &[EVENTS], "");
+    assert_eq!(refused.status, 400);
+    assert!(refused.json()["error"].as_str().unwrap().contains("a stream has no `limit`"), "{refused:?}");
+}
+
+#[test]
+fn entries_of_a_map_come_as_events() {
+    let world = World::new();
+    let (purses, numbers) = world
+        .client
+        .run(|tx| {
+            let (purses, numbers) = (Map::<Text, Purse>::create(tx)?, Map::<Text, u64>::create(tx)?);
+            tx.set_root("purses", purses.reference())?;
+            tx.set_root("numbers", numbers.reference())?;
+            Ok((purses, numbers))
+        })
+        .unwrap();
+    let mut stream = Stream::open(&world, "/v1/maps/purses?from=b&to=d", &[EVENTS]);
+    assert_eq!(stream.next().unwrap().name, "begun");
+    let put = |key: &str| {
+        world.client.run(|tx| purses.insert(tx, key, world.purse)).unwrap();
+    };
+    ["a", "bob", "d"].into_iter().for_each(put);
+    world.client.run(|tx| purses.remove(tx, "bob")).unwrap();
+    let of = world.purse.oref().to_string();
+    let (come, gone) = (stream.next().unwrap(), stream.next().unwrap());
+    assert_eq!(come.data, json!({ "key": "bob", "ref": of, "removed": false }));
+    assert_eq!(gone.data, json!({ "key": "bob", "ref": of, "removed": true }));
+    world.client.run(|tx| numbers.insert(tx, "one", 1).map(drop)).unwrap();
+    let refused = request(world.at(), "GET", "/v1/maps/numbers", &[EVENTS], "");
+    assert_eq!(refused.status, 400);
 }

@@ -122,6 +122,11 @@ impl WatchBuilder {
         self.query(by.query_prefix(prefix), true, false)
     }
 
+    /// Adds what a query finds: as [`WatchBuilder::range`].
+    pub(crate) fn found_by(self, run: Box<dyn Query>) -> WatchBuilder {
+        self.query(run, true, false)
+    }
+
     fn query(mut self, run: Box<dyn Query>, follows: bool, is_complete: bool) -> WatchBuilder {
         self.sources.push(Source::Query { run, follows, is_complete });
         self
