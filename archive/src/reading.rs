@@ -4,7 +4,7 @@
 //! there on, and what was read before is here. The invariant: the entries here follow the entry `behind`
 //! without a gap, and the reader is behind the last of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,36 @@ fn keep_alive(reader: &Weak<Mutex<LogReader>>) {
 /// The pause between two looks at whether a reader must be kept alive.
 const KEEP: Duration = Duration::from_millis(50);
 
+/// Moments at which nothing could be archived, each with the last stable stamp then.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(VecDeque<(u64, Stamp)>);
+
+/// Samples at most: every other one goes beyond that.
+const SAMPLES_MAX: usize = 4_096;
+
+impl Samples {
+    /// Adds one, if entries have come since the last.
+    pub fn add(&mut self, ms: u64, stamp: Stamp) {
+        if self.0.back().is_some_and(|(_, last)| *last >= stamp) {
+            return;
+        }
+        if self.0.len() >= SAMPLES_MAX {
+            let mut is_kept = false;
+            self.0.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+        }
+        self.0.push_back((ms, stamp));
+    }
+
+    /// Takes those of stamps up to one.
+    fn upto(&mut self, last: Stamp) -> impl Iterator<Item = (u64, Stamp)> {
+        let count = self.0.partition_point(|(_, stamp)| *stamp <= last);
+        self.0.drain(..count)
+    }
+}
+
 /// Entries that are not in an object yet.
 pub(crate) struct Open {
     /// The archived entry that they are behind.
@@ -95,10 +125,14 @@ impl Open {
         Open { behind, entries: Vec::new(), bytes: 0, times: BTreeMap::new(), since: None }
     }
 
-    /// Takes entries that were read at a moment.
-    pub fn take(&mut self, entries: Vec<Sealed>, now_ms: u64) {
-        let Some(last) = entries.last() else { return };
-        let before = self.times.last_key_value().map_or(0, |(ms, _)| *ms);
+    /// Takes entries that were read at a moment. Some were there before, as the samples say.
+    pub fn take(&mut self, entries: Vec<Sealed>, now_ms: u64, samples: &mut Samples) {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
+        let mut before = self.times.last_key_value().map_or(0, |(ms, _)| *ms);
+        for (ms, stamp) in samples.upto(last.stamp).filter(|(_, stamp)| *stamp >= first.stamp) {
+            before = before.max(ms);
+            self.times.insert(before, stamp);
+        }
         self.times.insert(now_ms.max(before), last.stamp);
         self.since.get_or_insert_with(Instant::now);
         self.bytes += entries.iter().map(|entry| entry.payload.len() + 32).sum::<usize>();

@@ -34,7 +34,7 @@ use crate::head::{
 use crate::memory::Memory;
 use crate::object::{Digest, Kind, Object, digest_of, put_entry};
 use crate::pieces::{PIECE_BYTES, Pieces, put_log};
-use crate::reading::{Kept, Open, Reading};
+use crate::reading::{Kept, Open, Reading, Samples};
 use crate::store::{Store, StoreError};
 
 /// The state of a writer.
@@ -129,6 +129,7 @@ impl Writer {
             store,
             owner: drawn(&config.name),
             memory: RefCell::new(memory),
+            samples: RefCell::default(),
             config,
             status: status.clone(),
             stop: stop.clone(),
@@ -201,6 +202,7 @@ struct Writing {
     is_behind: Cell<bool>,
     /// The archive, if it was there and this server's.
     memory: RefCell<Memory>,
+    samples: RefCell<Samples>,
 }
 
 impl Writing {
@@ -231,6 +233,12 @@ impl Writing {
                         self.tap.hold(None);
                     }
                     let now = (self.config.clock)();
+                    if matches!(why, Stopped::Store(_))
+                        && let Ok(reader) = self.tap.log(0)
+                    {
+                        // Moments in between can be restored once the store is back.
+                        self.samples.borrow_mut().add(now, reader.stable_stamp());
+                    }
                     let why = why.to_string();
                     self.tell(|status| {
                         let since = status.trouble.take().map_or(now, |(since, _)| since);
@@ -373,11 +381,11 @@ impl Writing {
             if entries.is_empty() {
                 self.idle(claimed, open, now)?;
             } else if entries.iter().map(|e| e.payload.len()).sum::<usize>() < FEW_BYTES {
-                open.take(entries, now);
+                open.take(entries, now, &mut self.samples.borrow_mut());
                 // Many small readings would take the server's time from commits.
                 self.pause(PAUSE.min(self.config.every));
             } else {
-                open.take(entries, now);
+                open.take(entries, now, &mut self.samples.borrow_mut());
             }
         }
     }
@@ -530,7 +538,7 @@ impl Writing {
             return Ok(Err(Refusal::OtherHistory));
         }
         let mut open = Open::new(last);
-        open.take(entries, now_ms);
+        open.take(entries, now_ms, &mut self.samples.borrow_mut());
         Ok(Ok(Reading { reader, open }))
     }
 

@@ -62,6 +62,40 @@ fn log_is_kept_while_the_store_is_away(place: &dyn Place) {
     assert_eq!(away_while(40, log_bytes_max, place), Vec::<String>::new());
 }
 
+/// Moments within the time for which a store was away are restored as others are.
+#[test]
+fn moments_of_an_outage_are_restored() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), directories());
+    let dir = dir.path();
+    let mut space = Counting::begin(&dir.join("space"), 128 << 20);
+    let whole = place.store("archive");
+    let failing = Arc::new(Failing::new(whole.clone(), i64::MAX, Fails::Before));
+    let away: Arc<dyn Store> = failing.clone();
+    let writer = space.archive(&away);
+    until(&writer, |status| status.bases > 0);
+    space.count(3);
+    archived(&writer, space.last());
+    failing.end();
+    let now_ms =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let begun = Instant::now();
+    let mut counts = Vec::new();
+    while begun.elapsed() < Duration::from_secs(5) {
+        space.count(1);
+        counts.push((now_ms(), space.last().1));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    failing.mend();
+    archived(&writer, space.last());
+    writer.stop();
+    let (first_ms, _) = counts[0];
+    let at = |ms: u64| counts.iter().take_while(|(of, _)| *of <= ms).last().map_or(0, |(_, count)| *count);
+    for ms in [2_500, 3_500, 4_500].map(|ms| first_ms + ms) {
+        let found = restored(&*whole, Until::Moment(ms), &dir.join("restored")).unwrap();
+        assert!((at(ms - 2_000)..=at(ms)).contains(&found), "{found}: {} to {}", at(ms - 2_000), at(ms));
+    }
+}
+
 #[test]
 fn gap_beyond_the_bound_has_its_reason() {
     let gaps = away_while(80, 32 << 20, &directories());
