@@ -73,11 +73,10 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
                     return Ok(());
                 }
             }
-            let (what, why) = (
-                format!("writing {name}"),
-                "another object is there, of another archive: copy to another place".into(),
-            );
-            return Err(StoreError::Failed { store: to.url(), what, why }.into());
+            return Err(ArchiveError::NotThere(format!(
+                "another {name} is in {}, of another archive: copy to another place",
+                to.url()
+            )));
         }
         progress(copied.written);
         Ok(())

@@ -193,6 +193,10 @@ impl Head {
             let (found, known) = (head.format, FORMAT_OF_HISTORIES);
             return Err(damaged(format!("it is of version {found}, and this build knows {known}")));
         }
+        // Nobody counts to what no archive has.
+        if let Some(base) = head.bases.iter().find(|base| base.pieces > base.bytes) {
+            return Err(damaged(format!("its base of commit {} has more pieces than bytes", base.stamp)));
+        }
         head.tell_apart();
         Ok(Some((head, bytes)))
     }

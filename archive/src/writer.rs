@@ -104,8 +104,8 @@ impl Writer {
     /// Begins to archive. A store that cannot be reached now is tried again.
     ///
     /// # Errors
-    /// If the store refuses, or has a damaged head, or the archive of another space: with the name of its
-    /// writer.
+    /// If the store refuses, or has a damaged head, unless this server had its archive there; if it has the
+    /// archive of another space: with the name of its writer.
     pub fn start(
         tap: Tap,
         space: tercel::SpaceId,
@@ -118,8 +118,9 @@ impl Writer {
                 StoreError::Refused { store: store.url(), what: "the archive".into(), why: why.to_string() }
             })?,
             Ok(None) | Err(StoreError::Failed { .. }) => {}
-            // The place is away, perhaps, and another is at its name.
-            Err(StoreError::Refused { .. }) if memory.has_one() => {}
+            // The place is away, perhaps, and another is at its name. A damaged archive is told, and keeps no
+            // space from being served.
+            Err(StoreError::Refused { .. } | StoreError::Damaged { .. }) if memory.has_one() => {}
             Err(error) => return Err(error),
         }
         let known = Status { upto_ms: memory.upto_ms(), ..Status::default() };
@@ -568,7 +569,7 @@ impl Writing {
         let last = LastEntry { stamp: before.stamp.0, position, digest };
         claimed.head.last = Some(last.clone());
         let mut open = Open::new(last);
-        open.take(entries, claimed.now(&self.config));
+        open.take(entries, claimed.now(&self.config), &mut self.samples.borrow_mut());
         self.base(claimed, first, true)?;
         Ok(Reading { reader, open })
     }

@@ -102,6 +102,27 @@ fn gap_beyond_the_bound_has_its_reason() {
     assert!(gaps.len() == 1 && gaps[0].contains("bound"), "{gaps:?}");
 }
 
+/// A damaged head keeps no space from being served: its server tells of it.
+#[test]
+fn server_starts_beside_a_damaged_archive() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), directories());
+    let dir = dir.path();
+    let remembering = || Config { memory: Some(dir.join("space").join(MEMORY)), ..quick() };
+    let mut space = Counting::begin(&dir.join("space"), 128 << 20);
+    let store = place.store("archive");
+    let start = |config| Writer::start(Tap::of(&space.server), space.server.space(), store.clone(), config);
+    let writer = start(remembering()).unwrap();
+    until(&writer, |status| status.bases > 0);
+    writer.stop();
+    place.set("archive", "head", Some(b"{}"));
+    assert!(start(quick()).is_err(), "it is nobody's yet");
+    let writer = start(remembering()).unwrap();
+    let (_, why) = until(&writer, |status| status.trouble.is_some()).trouble.unwrap();
+    assert!(why.contains("its sum is not that of its bytes"), "{why}");
+    writer.stop();
+    space.count(1);
+}
+
 /// A server that stops and starts again while the place of its archive is away, or is an empty mount point,
 /// begins no other archive there, and keeps the log for the one that comes back.
 #[test]
