@@ -64,7 +64,7 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
             copied.written += 1;
         } else if !is_there(to.get(name))? {
             // What cannot be read any more counts for nothing.
-            if is_damaged(to, name)? {
+            if is_damaged(to, name, object)? {
                 to.remove(name)?;
                 if to.put(name, &bytes)? {
                     copied.written += 1;
@@ -111,10 +111,12 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
     Ok(Copied { wrong, ..copied })
 }
 
-/// Says whether a store has other bytes of an object than were written.
-fn is_damaged(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
+/// Says whether a store has other bytes of an object than were written, or none any more. An earlier build
+/// has compressed objects of copies anew.
+fn is_damaged(store: &dyn Store, name: &str, whole: &Object) -> Result<bool, StoreError> {
     match store.get(name) {
-        Err(StoreError::Damaged { .. }) => Ok(true),
+        Err(StoreError::Damaged { .. }) | Ok(None) => Ok(true),
+        Ok(Some(bytes)) if Object::decode(&bytes).is_ok_and(|(object, _)| object == *whole) => Ok(true),
         // One of a later version is none of this build's to judge.
         got => Ok(got?.is_some_and(|bytes| matches!(Object::decode(&bytes), Err(Damage::Bytes)))),
     }

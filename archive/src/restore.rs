@@ -235,9 +235,11 @@ fn entries_of(
         let to = entries.partition_point(|entry| entry.stamp <= upto);
         if from < to { each(&entries[from..to]) } else { Ok(()) }
     })?;
-    // What ends before the wanted stamp has to go on behind it: stamps are left out.
+    // A log that ends before the wanted stamp has to go on behind it: stamps are left out.
     let goes_on = |run: &Run| {
-        run.history == history && run.first > upto.0 && end.is_some_and(|end| run.position == end + 1)
+        let is_next = end.is_some_and(|end| run.position == end + 1);
+        // Within a run, the walk has seen that nothing is missing.
+        run.history == history && (run.first > upto.0 && is_next || run.first <= upto.0 && run.last > upto.0)
     };
     let reached = reached.unwrap_or(Stamp(first.0.saturating_sub(1)));
     match reached >= upto || catalogue.head.runs.iter().any(goes_on) {

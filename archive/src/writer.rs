@@ -127,6 +127,7 @@ impl Writer {
         let (status, stop) = (Arc::new(Mutex::new(known)), Arc::<AtomicBool>::default());
         let mut writing = Writing {
             tap,
+            space,
             store,
             owner: drawn(&config.name),
             memory: RefCell::new(memory),
@@ -194,6 +195,7 @@ pub(crate) fn refuse_other(head: &Head, space: tercel::SpaceId, store: &dyn Stor
 /// The things that the thread works with.
 struct Writing {
     tap: Tap,
+    space: tercel::SpaceId,
     store: Arc<dyn Store>,
     owner: u64,
     config: Config,
@@ -255,7 +257,11 @@ impl Writing {
     /// archived yet, this server may lead next. While the place is away, all behind what was seen last is
     /// held.
     fn hold_for_leader(&self) {
-        if let Ok(Some((Head { last: Some(last), upto_ms, .. }, _))) = Head::read(&*self.store) {
+        // Another archive may be at the place while this one's is away.
+        if let Ok(Some((head, _))) = Head::read(&*self.store)
+            && head.space() == self.space
+            && let Head { last: Some(last), upto_ms, .. } = head
+        {
             self.memory.borrow_mut().set(&self.store.url(), Some(&last), upto_ms);
             self.tap.hold(Some(last.position));
         }
