@@ -7,8 +7,9 @@
 //! The invariant: every version is of an object that passed the check of its type's layout, and one that a
 //! view shows is neither changed nor freed.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -60,6 +61,8 @@ struct Inner {
     bytes: usize,
     /// Times that a copy was put, changed or removed.
     changes: u64,
+    /// The same of all that are counted together, if this one is.
+    together: Option<Arc<AtomicU64>>,
 }
 
 struct Copy {
@@ -69,14 +72,10 @@ struct Copy {
     behind: Option<Vec<u8>>,
 }
 
-thread_local! {
-    static CHANGES: Cell<u64> = const { Cell::new(0) };
-}
-
 impl Inner {
     fn change(&mut self) {
         self.changes += 1;
-        CHANGES.set(CHANGES.get().wrapping_add(1));
+        self.together.iter().for_each(|all| _ = all.fetch_add(1, Ordering::Relaxed));
     }
 }
 
@@ -236,14 +235,16 @@ impl WriteSet {
         self.inner.borrow().bytes
     }
 
-    /// The number of changes so far, to see whether there were any between two moments.
-    pub fn changes(&self) -> u64 {
-        self.inner.borrow().changes
+    /// Counts its changes with those of others from now on.
+    pub fn count_together(&self, all: Arc<AtomicU64>) {
+        self.inner.borrow_mut().together = Some(all);
     }
 
-    /// The number of changes that this thread has made so far, in all write sets.
-    pub fn changes_of_thread() -> u64 {
-        CHANGES.get()
+    /// The number of changes so far, with those of others if they are counted together: to see whether there
+    /// were any between two moments.
+    pub fn changes(&self) -> u64 {
+        let inner = self.inner.borrow();
+        inner.together.as_ref().map_or(inner.changes, |all| all.load(Ordering::Relaxed))
     }
 
     /// Says whether there is no private copy.

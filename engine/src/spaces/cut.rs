@@ -4,6 +4,8 @@
 //! without its cause.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tercel_wire::far::Far;
 use tercel_wire::id::Stamp;
@@ -27,6 +29,8 @@ pub struct Cut<'a> {
     pub(super) transactions: Vec<OnceCell<Tx<'a>>>,
     /// By space: the state that was read whose dependencies are among the needs.
     pub(super) noted: Vec<Cell<Option<Stamp>>>,
+    /// The changes in all spaces: a part of the body that fails may have written any.
+    pub(super) changes: Arc<AtomicU64>,
 }
 
 /// Times that the states of a cut are moved on until they go together: each may rest on more of the others.
@@ -60,7 +64,7 @@ impl<'a> Cut<'a> {
             let is_first = self.transactions.iter().all(|tx| tx.get().is_none());
             let tx = self.session.begin(at, self.within.left(at_least), is_first)?;
             held.into_iter().for_each(|held| tx.also_held(held));
-            tx.is_of_cut();
+            tx.count_together(self.changes.clone());
             _ = cell.set(tx);
             // At once: the state has no part in what its space rests on later.
             self.join_needs()?;

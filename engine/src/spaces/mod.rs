@@ -599,6 +599,7 @@ impl Attempts {
             needs: RefCell::new(needs),
             transactions: session.spaces.iter().map(|_| OnceCell::new()).collect(),
             noted: vec![Cell::new(None); session.spaces.len()],
+            changes: Arc::default(),
         };
         let end = self.attempt(session, &mut cut, body, is_conflict);
         let Cut { needs, transactions, .. } = cut;

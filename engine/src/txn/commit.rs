@@ -217,7 +217,7 @@ impl Tx<'_> {
 
     /// Fails if a change of several objects was begun and came to no end.
     pub(crate) fn is_whole(&self) -> Result<(), Error> {
-        if self.wholeness.get().is_torn {
+        if self.is_torn.get() {
             let text = "a method, a keyed body, or a change of a table or map failed after it had written: this transaction can only \
                         be dropped; pass the error on, or have it refuse before it writes";
             return Err(Error::Invalid(text.into()));

@@ -25,6 +25,7 @@ mod watch;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -252,16 +253,8 @@ pub struct Tx<'c> {
     blind: RefCell<Set<Oref>>,
     exceptions: RefCell<Exceptions>,
     taken: RefCell<Taken>,
-    wholeness: Cell<Wholeness>,
-}
-
-/// Says whether a transaction may be committed as it is.
-#[derive(Debug, Clone, Copy, Default)]
-struct Wholeness {
     /// Set if a change of several objects was begun and came to no end, so that it must not be committed.
-    is_torn: bool,
-    /// Set if it is that of one space in a cut: what fails in a part of the body may have written others.
-    is_of_cut: bool,
+    is_torn: Cell<bool>,
 }
 
 /// The state that a transaction began with.
@@ -345,7 +338,7 @@ impl<'c> Tx<'c> {
             blind: RefCell::default(),
             exceptions: RefCell::default(),
             taken: RefCell::default(),
-            wholeness: Cell::default(),
+            is_torn: Cell::new(false),
         })
     }
 
@@ -383,28 +376,24 @@ impl<'c> Tx<'c> {
     /// then commits never more, for what it wrote cannot be told from the rest. A caller that takes the
     /// failure for an answer would commit a half of it.
     pub fn whole_or_torn<R, E>(&self, part: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
-        // Of a cut the part may have written in any space. All are written by this thread.
-        let changes = || match self.wholeness.get().is_of_cut {
-            true => WriteSet::changes_of_thread(),
-            false => self.write_set.changes(),
-        };
-        let before = changes();
+        // Of a cut, the changes in all spaces are counted.
+        let before = self.write_set.changes();
         part().inspect_err(|_| {
-            if changes() != before {
+            if self.write_set.changes() != before {
                 self.tear();
             }
         })
     }
 
-    /// It is that of one space in a cut over several.
-    pub(crate) fn is_of_cut(&self) {
-        self.wholeness.set(Wholeness { is_of_cut: true, ..self.wholeness.get() });
+    /// Counts its changes with those in the other spaces of its cut.
+    pub(crate) fn count_together(&self, all: Arc<AtomicU64>) {
+        self.write_set.count_together(all);
     }
 
     /// Lets it commit never more: a change of several objects that belong together, such as a row and its
     /// indexes, came to no end. For collections.
     pub fn tear(&self) {
-        self.wholeness.set(Wholeness { is_torn: true, ..self.wholeness.get() });
+        self.is_torn.set(true);
     }
 
     /// The strictness of its reads.
