@@ -78,12 +78,14 @@ impl Sessions {
     ) {
         let part = cx.work.replica.prepares.get(settle.prepared);
         let is_own = part.is_none_or(|part| part.client == client);
+        let is_there =
+            part.is_some_and(|part| (part.of, part.coordinator) == (settle.of, settle.coordinator));
         let is_trusted = || self.is_trusted((conn, header, body), cx);
         // If that is not known yet, it is taken again.
         let Some(is_believed) = is_own.then_some(true).or_else(is_trusted) else { return };
         let asked = Asked { conn, call: header.call };
         // A server that settles names the view in which the part was prepared.
-        if is_believed && !is_own && settle.view.is_none() {
+        if is_believed && !is_own && settle.view.is_none() && is_there && cx.leader.is_some() {
             let what = Audit::Settled {
                 of: settle.of,
                 prepared: settle.prepared,
