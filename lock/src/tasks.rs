@@ -57,15 +57,15 @@ impl Tasks {
         self.keep(Waiting { waker: waker.clone(), due_us, is_pause: false });
     }
 
-    /// Has a task woken by news of a watch, or at this moment. A watch has one task that waits.
-    pub fn wait_for_news(&self, watch: u64, waker: &Waker, due_us: u64) {
+    /// Has a task woken by news of a watch, or at this moment. A watch has one task that waits: the waker of
+    /// the one before is given, to be dropped behind the lock of the state. It may own its task.
+    #[must_use = "it is dropped behind the lock of the state"]
+    pub fn wait_for_news(&self, watch: u64, waker: &Waker, due_us: u64) -> Option<Waker> {
         let new = Waiting { waker: waker.clone(), due_us, is_pause: false };
         let mut waiting = unpoison(self.waiting.lock());
         let old = waiting.watching.insert(watch, new);
         self.count.store(waiting.len(), Ordering::Release);
-        // A waker may own its task, which uses the client once more when it is dropped.
-        drop(waiting);
-        drop(old);
+        old.map(|old| old.waker)
     }
 
     /// Has nobody woken by news of a watch any more.
@@ -307,9 +307,9 @@ mod tests {
     #[test]
     fn watching_task_is_woken_by_its_own_news() {
         let (tasks, [(one, a), (other, b), (third, c)]) = (Tasks::default(), wakers());
-        tasks.wait_for_news(1, &a, 500);
-        tasks.wait_for_news(2, &b, 400);
-        tasks.wait_for_news(3, &c, 900);
+        for (watch, waker, due_us) in [(1, &a, 500), (2, &b, 400), (3, &c, 900)] {
+            assert!(tasks.wait_for_news(watch, waker, due_us).is_none());
+        }
         let woken = || [&one, &other, &third].map(|woken| woken.0.load(Ordering::SeqCst));
         tasks.take_happened(Some(&[])).wake();
         assert_eq!(woken(), [0, 0, 0]);
@@ -320,7 +320,8 @@ mod tests {
         // No news can come any more.
         tasks.take_happened(None).wake();
         assert_eq!(woken(), [1, 1, 1]);
-        tasks.wait_for_news(1, &a, 500);
+        assert!(tasks.wait_for_news(1, &a, 500).is_none());
+        assert!(tasks.wait_for_news(1, &b, 500).is_some_and(|old| old.will_wake(&a)));
         tasks.leave_watch(1);
         assert_eq!(tasks.wake_due(1_000), Duration::MAX);
         assert_eq!(woken(), [1, 1, 1]);

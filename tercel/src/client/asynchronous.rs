@@ -350,6 +350,9 @@ impl<R, B, C> Drop for Running<'_, R, B, C> {
     }
 }
 
+/// The longest time after which a task that watches looks again, though nothing has woken it.
+pub(super) const LOOK_AGAIN_US: u64 = 10_000_000;
+
 /// A task's way to the machine: it waits for nothing.
 pub(super) struct OfTask<'a> {
     shared: &'a Shared,
@@ -402,7 +405,8 @@ impl Port for OfTask<'_> {
         _until: Option<Now>,
         step: &mut dyn FnMut(&mut dyn Home, Now) -> Step,
     ) -> Result<(), Error> {
-        self.shared.drive_once(&mut |home, now| {
+        let mut before = None;
+        let driven = self.shared.drive_once(&mut |home, now| {
             let said = step(home, now);
             // Whoever waits longer than for ever asks again.
             let due = now.plus_us(u64::from(u32::MAX)).0;
@@ -410,14 +414,19 @@ impl Port for OfTask<'_> {
                 Step::Done => return said,
                 Step::Wait => self.shared.tasks.wait(self.waker, due),
                 Step::WaitForNews(watch) => {
-                    self.shared.tasks.wait_for_news(watch.number, self.waker, due);
+                    // Now and then it looks without news: the place of the watch moves on.
+                    let due = now.plus_us(LOOK_AGAIN_US).0;
+                    before = self.shared.tasks.wait_for_news(watch.number, self.waker, due);
                     self.waits_for_news.store(true, Ordering::Relaxed);
                 }
             }
             self.has_missed.store(true, Ordering::Relaxed);
             self.shared.rouse();
             said
-        })
+        });
+        // A waker may own its task, which uses the client once more: not under the lock.
+        drop(before);
+        driven
     }
 
     fn recall(&self, oref: Oref) -> Search {

@@ -15,7 +15,7 @@ use tercel_wire::record::{Any, Ref, Target};
 use tercel_wire::token::Token;
 
 use super::Client;
-use super::asynchronous::OfTask;
+use super::asynchronous::{LOOK_AGAIN_US, OfTask};
 
 /// The things to watch, begun by [`Client::watch`]. Their changes come in one stream.
 #[must_use = "nothing is watched before `start` or `start_async`"]
@@ -317,9 +317,7 @@ impl Watch {
     }
 }
 
-/// The longest time after which a task looks again, though nothing has woken it.
-const LOOK_AGAIN_US: u64 = 10_000_000;
-/// The same where a read of the watch met a commit.
+/// The pause before a look where a read of the watch met a commit.
 const AGAIN_US: u64 = 1_000;
 
 /// The changes of a [`Watch`], as a stream for tasks. Dropped, it has taken no change that it has not given.
