@@ -15,7 +15,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The longest wait without a look whether the stream is to end.
 pub const ROUND: Duration = Duration::from_millis(500);
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The header in which a reader says how far it came.
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The first bytes of a stream, which leave at once: when to connect again.
 pub const RETRY: &str = "retry: 1000\n\n";
 

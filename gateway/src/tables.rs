@@ -120,8 +120,11 @@ impl Gate {
     pub fn map(&self, asked: &Asked) -> Result<Answer, Wrong> {
         let page = Page::of(asked)?;
         let entries = page.of_entries(self.entries_asked(asked)?);
-        let found =
-            asked.transaction(&self.client)?.run(|tx| entries.page(tx, page.after.as_ref(), page.limit))?;
+        let found = asked.transaction(&self.client)?.run(|tx| {
+            let found = entries.page(tx, page.after.as_ref(), page.limit)?;
+            refuse_kept(tx, found.entries.first())?;
+            Ok(found)
+        })?;
         let shown = found.entries.into_iter().map(|(key, value)| match value {
             RawValue::Nothing => json!({ "key": to_json(key) }),
             RawValue::Reference(r) => {
@@ -143,11 +146,8 @@ impl Gate {
         let reading = asked.transaction(&self.client)?;
         let entries = reading.run(|tx| {
             let entries = Entries::of_map(tx, Ref::new(located(tx, &asked.path[2])?))?;
-            // The maps of a gateway lead to objects of one class.
-            if let Some((_, RawValue::Reference(object))) = entries.page(tx, None, 1)?.entries.first()
-                && stored(tx, object.oref())?.is_some_and(|(layout, _)| is_kept(layout.name()))
-            {
-                return Err(Error::Denied("the map is the gateway's own".into()));
+            if asked.wants_events() {
+                refuse_kept(tx, entries.page(tx, None, 1)?.entries.first())?;
             }
             Ok(entries)
         })?;
@@ -166,6 +166,18 @@ impl Gate {
             None => entries.between(from.as_ref(), to.as_ref()),
         };
         wanted.map_err(|what| Wrong::invalid(what, a_key(&types)))
+    }
+}
+
+/// Refuses entries of a map of the gateway's own, which lead to objects of one class.
+fn refuse_kept(tx: &Tx<'_>, first: Option<&(Datum, RawValue)>) -> Result<(), Error> {
+    match first {
+        Some((_, RawValue::Reference(object)))
+            if stored(tx, object.oref())?.is_some_and(|(layout, _)| is_kept(layout.name())) =>
+        {
+            Err(Error::Denied("the map is the gateway's own".into()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -14,7 +14,7 @@ use tercel_wire::datum::{self, Datum};
 use tercel_wire::id::{ClassId, Oref};
 use tercel_wire::layout::{Layout, padded};
 use tercel_wire::page::class_of;
-use tercel_wire::record::{EncodeError, Encoder, HEADER_BYTES, Ref, Spill, convert};
+use tercel_wire::record::{Any, EncodeError, Encoder, HEADER_BYTES, Ref, Spill, convert};
 
 use super::declaration::state_of;
 use super::{Cursor, TableObject, being_built, insert_sorted, must_be_free, taken, whole};
@@ -118,6 +118,11 @@ pub struct UntypedRow {
 }
 
 impl UntypedTable {
+    /// The object of the table, which changes with its indexes.
+    pub fn reference(&self) -> Ref<Any> {
+        self.top.cast()
+    }
+
     /// The table of a root or reference.
     ///
     /// # Errors

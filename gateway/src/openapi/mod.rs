@@ -85,7 +85,7 @@ fn fixed() -> Map<String, Value> {
         let limit = json!({ "type": "integer", "format": "int32", "minimum": 1, "maximum": 1_000 });
         let limit = parameter("limit", "query", "rows or entries of the page, else 100", limit);
         let after = parameter("after", "query", "the `next` of the page before", text());
-        [more, &[limit, after], &reading].concat()
+        [more, &[limit, after, last.clone()], &reading].concat()
     };
     let range = |of: &str| {
         let from = parameter("from", "query", &format!("the least {of}"), text());

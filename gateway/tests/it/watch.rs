@@ -146,8 +146,15 @@ fn rows_of_a_query_come_as_events() {
     let ids: Vec<String> = three.iter().map(|event| event.id.clone()).collect();
     assert!(ids.iter().any(|id| *id != ids[0]) && ids.contains(&begun.id), "{ids:?} {}", begun.id);
     drop(stream);
-    world.client.run(|tx| seats.remove(tx, 60)).unwrap();
     let last = ids.iter().find(|id| **id != begun.id).unwrap();
+    // One that has all goes on with what comes; one whose place is none begins anew.
+    let mut stream = Stream::open(&world, "/v1/tables/seats?event=3", &[EVENTS, ("Last-Event-ID", last)]);
+    let mut lost = Stream::open(&world, "/v1/tables/seats?event=3", &[EVENTS, ("Last-Event-ID", "x")]);
+    assert_eq!(lost.next().unwrap().name, "anew");
+    world.client.run(|tx| seats.remove(tx, 60)).unwrap();
+    assert_eq!(told(&stream.next().unwrap()), (json!([[3, 70], 60]), true, Value::Null));
+    drop(stream);
+    world.client.run(|tx| seats.remove(tx, 3)).unwrap();
     let mut stream = Stream::open(&world, "/v1/tables/seats?event=3", &[EVENTS, ("Last-Event-ID", last)]);
     assert_eq!(stream.next().unwrap().name, "anew", "the range is to be read again");
     let mut stream = Stream::open(&world, "/v1/tables/seats", &[EVENTS]);
