@@ -144,6 +144,7 @@ impl Hand {
                 | Effect::Unpin(_)
                 | Effect::Datagrams(..)
                 | Effect::KeepFrom(_)
+                | Effect::Audit(_)
                 | Effect::ReadLog(..) => {}
                 other => panic!("{other:?}"),
             }

@@ -249,6 +249,7 @@ impl<H> Node<H> {
             Effect::Consult(view, consult) => running.consults.push((view, consult)),
             Effect::KeepFrom(position) => running.log.keep = position,
             Effect::Sure => self.disk.is_unsure = false,
+            Effect::Audit(_) => {}
             other => panic!("a node alone does not do {other:?}"),
         }
         None
