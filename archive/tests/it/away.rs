@@ -90,9 +90,9 @@ fn moments_of_an_outage_are_restored() {
     writer.stop();
     let (first_ms, _) = counts[0];
     let at = |ms: u64| counts.iter().take_while(|(of, _)| *of <= ms).last().map_or(0, |(_, count)| *count);
-    for ms in [2_500, 3_500, 4_500].map(|ms| first_ms + ms) {
+    for ms in [3_500, 4_000, 4_500].map(|ms| first_ms + ms) {
         let found = restored(&*whole, Until::Moment(ms), &dir.join("restored")).unwrap();
-        assert!((at(ms - 2_000)..=at(ms)).contains(&found), "{found}: {} to {}", at(ms - 2_000), at(ms));
+        assert!((at(ms - 3_000)..=at(ms)).contains(&found), "{found}: {} to {}", at(ms - 3_000), at(ms));
     }
 }
 
