@@ -63,7 +63,7 @@ pub fn copy(from: &dyn Store, to: &dyn Store, mut progress: impl FnMut(u64)) -> 
         if to.put(name, &bytes)? {
             copied.written += 1;
         } else if !is_there(to.get(name))? {
-            // What cannot be read any more counts for nothing.
+            // A damaged object counts for nothing.
             if is_damaged(to, name, object)? {
                 to.remove(name)?;
                 if to.put(name, &bytes)? {

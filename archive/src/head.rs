@@ -288,7 +288,7 @@ impl Head {
     pub fn gap_during(&self, history: u32, last: Stamp, ms: u64) -> Option<(&Gap, u64, u64)> {
         let path = self.path(history);
         self.gaps.iter().filter(|gap| gap.is_on(&path) && gap.after == last.0).find_map(|gap| {
-            // Of an archive of an earlier build it is not known from when on commits are missing.
+            // Archives of earlier builds do not say from when on commits are missing.
             let from = gap.from_ms.unwrap_or(gap.ms);
             let mut bases = self.bases.iter().filter(|base| base.stamp == gap.upto);
             let to = bases.find(|base| base.history >= gap.history).map_or(u64::MAX, |base| base.ms);

@@ -30,7 +30,7 @@ pub struct Ranged {
     rows_of: Option<String>,
     /// The reader has told how far it came, and that place is known.
     resumes: bool,
-    /// It has told so, and that place is of another history.
+    /// Set if the reader named a place that is of another history, or is none.
     anew: bool,
 }
 

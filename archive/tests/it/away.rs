@@ -83,6 +83,7 @@ fn moments_of_an_outage_are_restored() {
     while begun.elapsed() < Duration::from_secs(5) {
         space.count(1);
         counts.push((now_ms(), space.last().1));
+        // Moments are the subject: time must pass between commits.
         std::thread::sleep(Duration::from_millis(20));
     }
     failing.mend();

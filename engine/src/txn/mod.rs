@@ -172,7 +172,7 @@ pub enum Step {
     Done,
     /// Call again when something has arrived.
     Wait,
-    /// Call again when the watch has news, or cannot have any. Whoever calls again earlier loses nothing.
+    /// Call again when the watch has news, or cannot have any. An earlier call loses nothing.
     WaitForNews(WatchId),
 }
 
@@ -376,7 +376,7 @@ impl<'c> Tx<'c> {
     /// then commits never more, for what it wrote cannot be told from the rest. A caller that takes the
     /// failure for an answer would commit a half of it.
     pub fn whole_or_torn<R, E>(&self, part: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
-        // Of a cut, the changes in all spaces are counted.
+        // In a cut, the count is of the changes in all spaces.
         let before = self.write_set.changes();
         part().inspect_err(|_| {
             if self.write_set.changes() != before {

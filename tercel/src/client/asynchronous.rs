@@ -408,7 +408,7 @@ impl Port for OfTask<'_> {
         let mut before = None;
         let driven = self.shared.drive_once(&mut |home, now| {
             let said = step(home, now);
-            // Whoever waits longer than for ever asks again.
+            // A wait without an end is renewed after an hour.
             let due = now.plus_us(u64::from(u32::MAX)).0;
             match said {
                 Step::Done => return said,

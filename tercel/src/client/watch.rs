@@ -280,7 +280,7 @@ impl Watch {
         let opened = self.watch.open_further(&port, since, until);
         let now = shared.now();
         let again = match &opened {
-            // What a read misses makes it fail in whatever way.
+            // A read that misses something fails in whatever way.
             Err(_) if port.has_missed() => until,
             Err(Error::Conflict(_) | Error::Full(Bound::Transactions)) => now.plus_us(AGAIN_US),
             _ => return Poll::Ready(opened),

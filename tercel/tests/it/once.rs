@@ -158,7 +158,7 @@ fn failed_part_leaves_nothing_in_other_spaces() {
     let run = |key: &str, refuses_late: bool| {
         spaces.session().run(|cut| {
             let (here, there) = (cut.space("north")?, cut.space("south")?);
-            // What was written before belongs to the caller.
+            // The caller keeps its writes from before.
             there.edit(south.2)?.set_count(1)?;
             let refused = tercel::once(here, key, || {
                 if refuses_late {

@@ -152,7 +152,7 @@ fn rows_are_watched_by_key_and_index() {
     let mut changes = |which: usize| {
         let watch = &mut watches[which];
         let mut all = Vec::new();
-        // What comes next comes with the first of it, for all of it is of one commit.
+        // All changes of one commit come with the first.
         let mut within = Duration::from_secs(30);
         while let Some(change) = watch.next_within(within).unwrap() {
             within = Duration::ZERO;
